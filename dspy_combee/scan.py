@@ -42,9 +42,7 @@ class ScanPlan:
         return max((max(level.group_sizes) for level in self.levels), default=0)
 
 
-def plan_scan(
-    count: int, *, group_size: int | None = None, max_fan_in: int | None = None, copies: int = 1
-) -> ScanPlan:
+def plan_scan(count: int, *, group_size: int | None = None, max_fan_in: int | None = None, copies: int = 1) -> ScanPlan:
     """Plan how `count` reflections become one update.
 
     One group at the first level means one call in all: there is nothing to scan. Two levels are the default; more
