@@ -5,8 +5,17 @@ own choice win. `errors` says what can go wrong, `weights` and `models` know whe
 `server_process` run it, `engine` is how DSPy reaches it.
 """
 
-from dspy_combee.runtime.local_lm.errors import LocalModelError, LocalServerEndedError
+from dspy_combee.errors import LocalModelError
+from dspy_combee.runtime.local_lm.errors import LocalServerEndedError, LocalServerError, LocalWeightsError
 from dspy_combee.runtime.local_lm.lm import local_lm, resolve_lm
 from dspy_combee.runtime.local_lm.server import stop_local_servers
 
-__all__ = ["LocalModelError", "LocalServerEndedError", "local_lm", "resolve_lm", "stop_local_servers"]
+__all__ = [
+    "LocalModelError",
+    "LocalServerEndedError",
+    "LocalServerError",
+    "LocalWeightsError",
+    "local_lm",
+    "resolve_lm",
+    "stop_local_servers",
+]

