@@ -133,7 +133,7 @@ class ObservedComponentSelector:
         self, state: Any, trajectories: Any, subsample_scores: Any, candidate_idx: int, candidate: Mapping[str, str]
     ) -> list[str]:
         """Return the components to update, none of them frozen."""
-        self._observer.select_rollouts(trajectories)
+        self._observer.select_rollouts(trajectories, candidate)
         names = list(self._own(state, trajectories, subsample_scores, candidate_idx, candidate))
         free = [name for name in names if name not in self._frozen]
         if free or not self._frozen:

@@ -69,9 +69,7 @@ def read_earlier(log_dir: str | None, program: dspy.Module, fingerprint: Fingerp
         rounds=tuple(Round.from_dict(record["round"]) for record in records),
         timings=tuple((record["round"]["batch_size"], record["usable_seconds"]) for record in records),
         lessons=_lessons(records),
-        sources={
-            source["record_id"]: RecordSource(**source) for record in records for source in record["sources"]
-        },
+        sources={source["record_id"]: RecordSource(**source) for record in records for source in record["sources"]},
         spend=Spend.from_dict(records[-1]["spend"]) if records else None,
     )
 

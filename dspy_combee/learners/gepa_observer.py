@@ -73,6 +73,8 @@ class GepaObserver:
         self.seed_score: float | None = None
         self.failed_proposals = 0
         self.last_proposal_error = ""
+        self.unreached: dict[str, int] = {}
+        self._reached: set[str] = set()
         self._control = control
         self._meter = meter
         self._crashes = crashes
@@ -84,8 +86,9 @@ class GepaObserver:
         self._rollouts_of: dict[int, Rollouts] = {}
         self._crashed: dict[int, list[dict[str, Any]]] = {}
 
-    def select_rollouts(self, trajectories: Sequence[Any]) -> None:
+    def select_rollouts(self, trajectories: Sequence[Any], candidate: Mapping[str, str]) -> None:
         """Note whose records GEPA builds next (told by the component selector, which it asks just before)."""
+        self._count_unreached(trajectories, candidate)
         if self._now is not None:
             self._now.selected = next((r for r in self._now.rollouts if r.trajectories is trajectories), None)
 
@@ -114,6 +117,16 @@ class GepaObserver:
             self.last_proposal_error = report.error
         else:
             self.failed_proposals = 0
+
+    def _count_unreached(self, trajectories: Sequence[Any], candidate: Mapping[str, str]) -> None:
+        """Count, for each predictor that no rollout ever called, the rollouts that passed it by."""
+        called = {step[0].signature.instructions for trajectory in trajectories for step in trajectory["trace"]}
+        for name, instruction in candidate.items():
+            if instruction in called:
+                self._reached.add(name)
+                self.unreached.pop(name, None)
+            elif name not in self._reached:
+                self.unreached[name] = self.unreached.get(name, 0) + len(trajectories)
 
     def on_iteration_start(self, event: Mapping[str, Any]) -> None:
         """Open a round."""
