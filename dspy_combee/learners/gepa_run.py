@@ -22,9 +22,9 @@ from dspy_combee.learners.gepa import (
     without_marks,
 )
 from dspy_combee.learners.gepa_evidence import Aborted, AbortSwitch, CrashWatch, EvidenceLog, SourcedMetric
+from dspy_combee.learners.gepa_history import ROUNDS_FILE, read_earlier
 from dspy_combee.learners.gepa_observer import GepaObserver
 from dspy_combee.learners.gepa_proposer import CombeeProposer, ProposerHooks
-from dspy_combee.learners.gepa_history import ROUNDS_FILE, read_earlier
 from dspy_combee.learners.gepa_state import keep_previous, with_instructions
 from dspy_combee.learners.gepa_stopping import Stopping
 from dspy_combee.metrics import MetricCall
