@@ -10,7 +10,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from dspy_combee.specifics import contains_rule, lost_specifics, polarity_words, similarity, specific_tokens
+from dspy_combee.specifics import (
+    contains_rule,
+    lost_specifics,
+    polarity_words,
+    same_order,
+    similarity,
+    specific_tokens,
+)
 
 OPENING = "<learned_lessons>"
 CLOSING = "</learned_lessons>"
@@ -78,7 +85,7 @@ def merge_in_code(lessons: Iterable[Lesson]) -> tuple[Lesson, ...]:
     """Fold lessons into others that say all they say; first appearance decides the order.
 
     Two lessons become one when one contains the other, or when they came from the same record, share their specific
-    tokens and most of their words (two readings of one reflection), or are the same but for word order and filler.
+    tokens and most of their words (two readings of one reflection), or are the same but for filler.
     Of the two the fuller text stays and the record ids are joined.
     """
     kept: list[Lesson] = []
@@ -244,8 +251,10 @@ def _is_twin(one: Lesson, other: Lesson) -> bool:
     ):
         return False
     alike = similarity(one.text, other.text)
-    same_record = bool(set(one.record_ids) & set(other.record_ids))
-    return alike >= (0.5 if same_record else 0.85)
+    # One record teaches one rule, so two readings of it may differ in word order; of two records that is a difference.
+    if set(one.record_ids) & set(other.record_ids):
+        return alike >= 0.5
+    return alike >= 0.85 and same_order(one.text, other.text)
 
 
 def _fold(one: Lesson, other: Lesson) -> Lesson:
