@@ -42,7 +42,7 @@ class DelayFit:
     """The fitted delay curve and the pick that follows from it."""
 
     batch_size: int
-    """The pick."""
+    """The pick; never below the smallest profiled size."""
     amplitude: float
     """`A`: the fitted delay at batch size 1, in seconds a train example of an epoch; NaN without a fit."""
     alpha: float
@@ -161,7 +161,7 @@ class BatchSizeController:
         if self.cap is not None:
             bounds["the cap"] = self.cap
         reason = min(bounds, key=lambda name: bounds[name])
-        return max(1, math.floor(min(bounds[reason], 1e9))), reason
+        return max(sizes[0], math.floor(min(bounds[reason], 1e9))), reason
 
     def _fallback(self, delays: dict[int, float], why: str, r_squared: float = math.nan) -> DelayFit:
         size = min(delays, default=self.candidates[0])

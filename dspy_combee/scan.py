@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+SMALL_BATCH = 3
+"""Up to this many reflections there is one group of them all: nothing to scan."""
 TWO_LEVELS_UP_TO = 1024
 """Items up to which two levels are the default: calls then see at most 32 distinct items."""
 
