@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 
 class Aborted(BaseException):
     """Ends a run from inside a rollout: `dspy.Evaluate` would score an `Exception` 0.0 and go on."""
@@ -17,14 +19,18 @@ class AbortSwitch:
         self.is_closed = False
         """Whether no further model call may start."""
 
-    def now(self, error: Exception) -> None:
-        """End the run because of this error; the first one counts.
+    def close(self, error: Exception) -> None:
+        """Let no further call start because of this error; the first one counts."""
+        self.error = self.error or error
+        self.is_closed = True
+
+    def now(self, error: Exception) -> NoReturn:
+        """End the run at once because of this error.
 
         Raises:
             Aborted: always.
         """
-        self.error = self.error or error
-        self.is_closed = True
+        self.close(error)
         raise Aborted(str(error))
 
     def interrupt(self) -> None:

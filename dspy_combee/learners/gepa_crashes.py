@@ -30,7 +30,8 @@ FAILURES_IN_A_ROW = 20
 class CrashWatch(BaseCallback):
     """A DSPy callback that remembers why programs raised, ends the run in an outage, and refuses calls after the end.
 
-    A call is refused by raising a `BaseException`: DSPy swallows what else a callback raises.
+    A call is refused by raising a `BaseException`: DSPy swallows what else a callback raises. It has to stand before
+    callbacks that open something when a call starts, which they would never close.
     """
 
     def __init__(self, abort: AbortSwitch, *, num_threads: int = 1) -> None:
@@ -48,10 +49,9 @@ class CrashWatch(BaseCallback):
         self._abort.refuse_when_closed()
 
     def on_lm_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
-        """Close the run when a call was interrupted, so that waiting workers start no further one; count failures.
+        """Close the run when a call was interrupted or the model is down, so that no further one starts.
 
-        Raises:
-            Aborted: the task model is down.
+        Nothing is raised here: callbacks behind this one have to hear of the end of the call as well.
         """
         if isinstance(exception, KeyboardInterrupt | SystemExit):
             self._abort.interrupt()
@@ -68,7 +68,7 @@ class CrashWatch(BaseCallback):
             self._failures += 1
             is_down = self._failures >= (self._tolerated if self._has_answered else FAILURES_AT_START)
         if is_down:
-            self._abort.now(
+            self._abort.close(
                 LMUnavailableError(
                     f"the language model must answer, the last {self._failures} calls of the program all failed; "
                     f"last {type(exception).__name__}: {exception}"

@@ -44,6 +44,17 @@ class _Iteration:
     val_score: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """An iteration that GEPA has left, by itself or by a fault."""
+
+    finished: Round
+    usable_seconds: float | None
+    """What the controller may take for the time of a batch; None where it says nothing."""
+    proposal_errors: tuple[str, ...]
+    """Why every proposal of the iteration failed; empty when one did not, or none was made."""
+
+
 class GepaObserver:
     """A GEPA callback that turns events into rounds."""
 
@@ -85,7 +96,7 @@ class GepaObserver:
         self._on_state_saved = on_state_saved
         self._clock = clock
         self._now: _Iteration | None = None
-        self._ended: tuple[Round, float | None, bool] | None = None
+        self._ended: _Ended | None = None
         self._rollouts_of: dict[int, Rollouts] = {}
         self._crashed: dict[int, list[dict[str, Any]]] = {}
 
@@ -117,23 +128,22 @@ class GepaObserver:
         for record in report.records:
             if record.source is not None:
                 self._evidence.mark_read(record.source)
-        if report.has_failed:
-            self.failed_proposals += 1
-            self.last_proposal_error = report.error
-        else:
-            self.failed_proposals = 0
 
     def settle(self) -> None:
         """Take the last iteration into the records: it has come to its end, neither interrupted nor failed."""
-        if self._ended is None:
+        ended, self._ended = self._ended, None
+        if ended is None:
             return
-        finished, usable, was_sampled = self._ended
-        self._ended = None
-        if was_sampled:
-            self._control.observe(batch_size=finished.batch_size, seconds=usable)
-        self.rounds.append(finished)
-        self._on_round(finished, usable)
-        logger.info("%s", describe(finished))
+        if ended.finished.batch_size:
+            self._control.observe(batch_size=ended.finished.batch_size, seconds=ended.usable_seconds)
+        if ended.proposal_errors:
+            self.failed_proposals += 1
+            self.last_proposal_error = ended.proposal_errors[-1]
+        elif ended.finished.calls:
+            self.failed_proposals = 0
+        self.rounds.append(ended.finished)
+        self._on_round(ended.finished, ended.usable_seconds)
+        logger.info("%s", describe(ended.finished))
 
     def _count_unreached(self, trajectories: Sequence[Any], names: Sequence[str]) -> None:
         """Count, for each predictor that no rollout ever called, the rollouts that passed it by."""
@@ -208,7 +218,8 @@ class GepaObserver:
         is_warm = self._meter.spend.cached_calls > now.cached_calls
         usable = now.seconds if now.seconds and not now.is_merge and not is_warm else None
         finished = _as_round(now, batch_size, now.seconds or self._clock() - now.began)
-        self._ended = finished, usable, bool(batch_size)
+        errors = tuple(report.error for report in now.reports if report.has_failed)
+        self._ended = _Ended(finished, usable, errors if len(errors) == len(now.reports) else ())
 
 
 def describe(finished: Round) -> str:

@@ -114,7 +114,7 @@ class GepaRun:
         with (
             self._meter.installed(),
             notice_interrupt(self._parts.abort.interrupt),
-            dspy.context(callbacks=[*dspy.settings.callbacks, self._parts.crashes]),
+            dspy.context(callbacks=[self._parts.crashes, *dspy.settings.callbacks]),
             quiet_progress(enabled=not self._settings.progress),
         ):
             compiled = wired.compile(self._program, trainset=self._trainset, valset=valset)
@@ -214,6 +214,7 @@ class GepaRun:
             self._parts.metric.prepare(calls, ThreadExecutor(self._num_threads))
 
     def _before_checkpoint(self, iteration: int) -> None:
+        self._parts.abort.refuse_when_closed()
         if not self._checked_program:
             self._checked_program = True
             examples = self._valset if self._valset is not None else self._trainset

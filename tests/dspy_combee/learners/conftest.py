@@ -95,6 +95,19 @@ def some_examples():
     return examples
 
 
+@pytest.fixture
+def make_scripts():
+    """Return a function that gives the two scripts of a run interrupted in the n-th call of one of its models."""
+
+    def scripts(kind, at):
+        def script(reply, name):
+            return lambda prompt, number: KeyboardInterrupt() if (name, number) == (kind, at) else reply(prompt, number)
+
+        return {"task": script(follow_rules, "task"), "reflect": script(list_rules, "reflect")}
+
+    return scripts
+
+
 class TwoSteps(dspy.Module):
     """Two predictors with different fields."""
 

@@ -276,7 +276,7 @@ def test_a_reflection_model_that_always_raises_ends_the_run(make_world):
 @pytest.mark.parametrize("error", [dspy.lm15.RateLimitError("429"), dspy.lm15.ServerError("503")])
 def test_a_failure_that_passes_is_waited_for_and_the_run_completes(make_world, error):
     def once(prompt, number):
-        return error if number == 1 else TEACH(prompt, number)
+        return error if number == 1 else teach(prompt, number)
 
     world = make_world(reflect=once)
     optimizer = world.combee()
@@ -285,16 +285,16 @@ def test_a_failure_that_passes_is_waited_for_and_the_run_completes(make_world, e
     assert optimizer.last_result.rounds[0].is_accepted
 
 
-def TEACH(prompt, number):
+def teach(prompt, number):
     if "[[ ## rules ## ]]" in prompt:
-        found = re.findall(r"\[(r\d+)\]\nInputs: question = q(\d+)", prompt)
+        found = re.findall(r"\[(r\d+)\]\nInputs: question = (?:[A-Z]+ )?q(\d+)", prompt)
         return "[[ ## rules ## ]]\n" + "\n".join(f"[{rid}] when asked q{q} answer {q}" for rid, q in found)
     return "[[ ## operations ## ]]\nNONE"
 
 
 def test_a_rate_limit_that_stays_skips_the_round_and_the_run_completes(make_world):
     def busy_first(prompt, number):
-        return dspy.lm15.RateLimitError("429") if number <= 12 else TEACH(prompt, number)
+        return dspy.lm15.RateLimitError("429") if number <= 12 else teach(prompt, number)
 
     world = make_world(reflect=busy_first)
     optimizer = world.combee(gepa={"max_metric_calls": 80})
@@ -441,7 +441,7 @@ def test_a_budget_of_metric_calls_holds_beside_the_optimizers_own(make_world):
 @pytest.mark.parametrize("limit", [20, 60, 130])
 @pytest.mark.parametrize("selector", ["round_robin", "all"])
 def test_no_run_takes_more_than_its_estimate(make_world, twins, batch_size, limit, selector):
-    world = make_world(reflect=lambda p, n: TEACH(p, n) if "rules" in p else '{"new_instruction": "worse %d"}' % n)
+    world = make_world(reflect=lambda p, n: teach(p, n) if "rules" in p else '{"new_instruction": "worse %d"}' % n)
     optimizer = world.combee(batch_size=batch_size, gepa={"max_metric_calls": limit, "component_selector": selector})
     estimate = optimizer.estimate(twins, trainset=world.train, valset=world.val)
     assert world.task_engine.calls == 0
@@ -454,7 +454,7 @@ def test_no_run_takes_more_than_its_estimate(make_world, twins, batch_size, limi
 
 def test_retries_use_the_policy_of_the_aggregation(make_world):
     waits = []
-    world = make_world(reflect=lambda prompt, n: dspy.lm15.RateLimitError("429") if n <= 2 else TEACH(prompt, n))
+    world = make_world(reflect=lambda prompt, n: dspy.lm15.RateLimitError("429") if n <= 2 else teach(prompt, n))
     runner = CallRunner(retry=RetryPolicy(attempts=4, sleep=waits.append))
     world.compile(world.combee(aggregation=Scan(runner=runner)))
     assert len(waits) == 2
