@@ -68,7 +68,9 @@ def test_metric_results_that_are_no_scores_end_the_run_at_the_first_call(make_wo
 
     world = make_world(metric=judge)
     optimizer = world.combee(gepa={"num_threads": num_threads})
-    with pytest.raises(MetricError, match=rf"metric judge must return .*{re.escape(kind)}.* for valset\[\d\]|nan for valset\[\d\]"):
+    with pytest.raises(
+        MetricError, match=rf"metric judge must return .*{re.escape(kind)}.* for valset\[\d\]|nan for valset\[\d\]"
+    ):
         world.compile(optimizer)
     assert len(calls) == 1
     assert optimizer.last_result.stop_reason == "error"
@@ -193,7 +195,9 @@ def test_a_program_that_raises_on_every_example_ends_the_run(make_world):
 
     world = make_world()
     optimizer = world.combee()
-    with pytest.raises(CombeeError, match="raised on all 4 that were tried; the first error was AttributeError: no attr"):
+    with pytest.raises(
+        CombeeError, match="raised on all 4 that were tried; the first error was AttributeError: no attr"
+    ):
         world.compile(optimizer, Broken())
     assert optimizer.last_result.stop_reason == "error"
 
@@ -223,7 +227,10 @@ def test_replies_that_are_always_unusable_end_the_run_and_are_never_adopted(make
     with pytest.raises(LMUnavailableError, match="3 proposals in a row got nothing usable"):
         world.compile(optimizer)
     assert optimizer.last_result.diff == ""
-    assert optimizer.last_result.best_program.signature.instructions == dspy.Predict("question->answer").signature.instructions
+    assert (
+        optimizer.last_result.best_program.signature.instructions
+        == dspy.Predict("question->answer").signature.instructions
+    )
 
 
 @pytest.mark.parametrize("batch_size", [3, 6])
@@ -286,7 +293,7 @@ def test_a_failure_that_passes_is_waited_for_and_the_run_completes(make_world, e
 
 
 def teach(prompt, number):
-    if "[[ ## rules ## ]]" in prompt:
+    if "known_rules" in prompt:
         found = re.findall(r"\[(r\d+)\]\nInputs: question = (?:[A-Z]+ )?q(\d+)", prompt)
         return "[[ ## rules ## ]]\n" + "\n".join(f"[{rid}] when asked q{q} answer {q}" for rid, q in found)
     return "[[ ## operations ## ]]\nNONE"

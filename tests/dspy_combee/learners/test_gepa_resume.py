@@ -313,5 +313,7 @@ def test_the_interrupted_round_does_not_count(make_world, make_scripts, tmp_path
     with pytest.raises(KeyboardInterrupt):
         world.compile(optimizer)
     lines = (tmp_path / "combee_rounds.jsonl").read_text().splitlines()
-    assert [json.loads(line)["round"]["number"] for line in lines] == [one.number for one in optimizer.last_result.rounds]
+    assert [json.loads(line)["round"]["number"] for line in lines] == [
+        one.number for one in optimizer.last_result.rounds
+    ]
     assert len(lines) == 1
