@@ -42,7 +42,7 @@ def test_wrong_arguments_are_refused_by_the_constructor(arguments, error, messag
 
 
 def test_a_base_of_another_kind_is_refused():
-    with pytest.raises(TypeError, match="base must be a dspy.GEPA.*, got str"):
+    with pytest.raises(TypeError, match=r"base must be a dspy\.GEPA.*, got str"):
         Combee("GEPA")
 
 

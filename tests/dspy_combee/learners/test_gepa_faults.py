@@ -275,7 +275,7 @@ def test_the_current_instruction_as_proposal_costs_no_rollout(make_world):
 def test_a_reflection_model_that_always_raises_ends_the_run(make_world):
     world = make_world(reflect=lambda *_: dspy.lm15.ServerError("down"))
     optimizer = world.combee(gepa={"max_metric_calls": 400})
-    with pytest.raises(LMUnavailableError, match="LMServerError: .*down"):
+    with pytest.raises(LMUnavailableError, match=r"LMServerError: .*down"):
         world.compile(optimizer)
     assert len(optimizer.last_result.rounds) == 3
 
@@ -327,7 +327,7 @@ def test_an_unusable_reply_is_asked_for_again_as_a_new_sample(make_world):
 def test_a_task_model_that_is_down_ends_the_run_instead_of_scoring_zero(make_world, error, num_threads):
     world = make_world(task=lambda *_: error)
     optimizer = world.combee(gepa={"num_threads": num_threads})
-    with pytest.raises(LMUnavailableError, match="the last 3 calls of the program all failed.*429"):
+    with pytest.raises(LMUnavailableError, match=r"the last 3 calls of the program all failed.*429"):
         world.compile(optimizer)
     assert world.task_engine.calls <= 3 + num_threads
     assert optimizer.last_result.stop_reason == "error"
@@ -444,11 +444,11 @@ def test_a_budget_of_metric_calls_holds_beside_the_optimizers_own(make_world):
     assert optimizer.last_result.spend.metric_calls <= 20
 
 
-@pytest.mark.parametrize("batch_size", [2, 3, 4, 6, "auto"])
+@pytest.mark.parametrize("batch_size", [3, 5, "auto"])
 @pytest.mark.parametrize("limit", [20, 60, 130])
 @pytest.mark.parametrize("selector", ["round_robin", "all"])
 def test_no_run_takes_more_than_its_estimate(make_world, twins, batch_size, limit, selector):
-    world = make_world(reflect=lambda p, n: teach(p, n) if "rules" in p else '{"new_instruction": "worse %d"}' % n)
+    world = make_world(reflect=lambda p, n: teach(p, n) if "rules" in p else f'{{"new_instruction": "worse {n}"}}')
     optimizer = world.combee(batch_size=batch_size, gepa={"max_metric_calls": limit, "component_selector": selector})
     estimate = optimizer.estimate(twins, trainset=world.train, valset=world.val)
     assert world.task_engine.calls == 0

@@ -179,7 +179,7 @@ def test_accepted_operations_shorten_and_refused_ones_change_nothing(make_world)
     def operate(prompt, _number):
         if "known_rules" in prompt:
             return "[[ ## rules ## ]]\n" + "\n".join(f"[{r}] code K-{r}" for r in re.findall(r"\[(r\d+)\]\n", prompt))
-        one, two, three = re.findall(r"\d+\. code (K-r\d+)", prompt)[:3]
+        one, two = re.findall(r"\d+\. code (K-r\d+)", prompt)[:2]
         return f"[[ ## operations ## ]]\nMERGE 1, 2: codes {one} and {two}\nDROP 3\nMERGE 4, 5: something short"
 
     (text,) = ask(make_world(reflect=operate), CombeeProposer(), {"self": records(*range(9))}).values()

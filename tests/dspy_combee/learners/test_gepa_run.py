@@ -88,7 +88,7 @@ def test_crashed_examples_reach_the_proposer_with_their_error(make_world, some_e
 
 
 def test_unparsed_replies_reach_the_proposer_with_the_reply(make_world):
-    world = make_world(task=lambda prompt, n: "no markers, q%d" % n)
+    world = make_world(task=lambda prompt, n: f"no markers, q{n}")
     world.compile(world.combee(batch_size=6, gepa={"max_metric_calls": 16, "num_threads": 1}))
     assert any("Couldn't parse the output" in p and "no markers" in p for p in world.reflect_engine.prompts)
 

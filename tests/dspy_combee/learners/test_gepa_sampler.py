@@ -38,7 +38,7 @@ class State:
 def test_several_minibatches_of_one_iteration_follow_each_other():
     sampler, loader, state = ResumableBatchSampler(lambda state: 4, seed=0), ListDataLoader(list(range(12))), State()
     batches = [sampler.next_minibatch_ids(loader, state) for _ in range(3)]
-    assert sorted(sum(batches, [])) == list(range(12))
+    assert sorted(one for batch in batches for one in batch) == list(range(12))
 
 
 def test_a_new_sampler_goes_on_where_the_trace_ends():
@@ -46,9 +46,9 @@ def test_a_new_sampler_goes_on_where_the_trace_ends():
     sampler, state = ResumableBatchSampler(lambda state: 5, seed=3), State()
     first = sampler.next_minibatch_ids(loader, state)
     state = State(i=1, full_program_trace=[{"tasks": [{"subsample_ids": first}]}, {}])
-    again = ResumableBatchSampler(lambda state: 5, seed=3)
-    assert again.next_minibatch_ids(loader, state) == sampler.next_minibatch_ids(loader, state)
-    assert not set(first) & set(again.next_minibatch_ids(loader, State(1, state.full_program_trace)))
+    second = ResumableBatchSampler(lambda state: 5, seed=3).next_minibatch_ids(loader, state)
+    assert second == sampler.next_minibatch_ids(loader, state)
+    assert not set(first) & set(second)
 
 
 def test_a_users_own_selector_is_left_as_it_is():
