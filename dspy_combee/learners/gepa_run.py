@@ -115,7 +115,7 @@ class GepaRun:
             self._meter.installed(),
             notice_interrupt(self._parts.abort.interrupt),
             dspy.context(callbacks=[self._parts.crashes, *dspy.settings.callbacks]),
-            quiet_progress(enabled=not self._settings.progress),
+            quiet_progress(keep_main_bar=self._settings.progress),
         ):
             compiled = wired.compile(self._program, trainset=self._trainset, valset=valset)
         if self._parts.abort.error is not None:

@@ -17,13 +17,17 @@ def test_bars_are_dropped_and_other_text_passes(monkeypatch):
     assert out.getvalue() == "kept\n"
 
 
-def test_nothing_is_touched_when_bars_are_wanted(monkeypatch):
-    out = io.StringIO()
-    monkeypatch.setattr(sys, "stderr", out)
-    with quiet_progress(enabled=False):
+def test_the_bar_of_the_whole_run_stays_when_it_is_wanted(monkeypatch):
+    out, err = io.StringIO(), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    with quiet_progress(keep_main_bar=True):
         for _ in tqdm.tqdm(range(3)):
             pass
-    assert "3/3" in out.getvalue()
+        for _ in tqdm.tqdm(range(2), file=sys.stdout):
+            pass
+    assert "3/3" in err.getvalue()
+    assert out.getvalue() == ""
 
 
 def test_the_streams_are_put_back_when_the_last_user_leaves():
