@@ -32,7 +32,8 @@ class DelayCurve:
     """Seconds a train example of an epoch, by batch size."""
 
     shape: Shape
-    """"power": `A * b ** -alpha`; "floor": that plus `floor`; "kink": that, but never below `floor`; "flat": `floor`."""
+    """What a delay is: "power": `A * b ** -alpha`; "floor": that plus `floor`; "kink": that or `floor`, whichever is
+    more; "flat": `floor`."""
     amplitude: float
     """`A`, in seconds."""
     alpha: float
