@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dspy_combee.learners.batch_control import BatchControl
@@ -192,7 +192,10 @@ class GepaObserver:
         usable = now.seconds if now.seconds and not now.is_merge and not is_warm else None
         if batch_size:
             self._control.observe(batch_size=batch_size, seconds=usable)
-        finished = _as_round(now, batch_size, now.seconds or self._clock() - now.began)
+        finished = replace(
+            _as_round(now, batch_size, now.seconds or self._clock() - now.began),
+            metric_calls=self._meter.spend.metric_calls,
+        )
         self.rounds.append(finished)
         self._on_round(finished, usable)
         logger.info("%s", describe(finished))

@@ -30,6 +30,7 @@ from dspy_combee.learners.gepa_records import (
 from dspy_combee.lessons import Lesson, attach_lessons, fit_lessons, merge_in_code, split_instruction
 from dspy_combee.runtime.execution.base import Executor
 from dspy_combee.runtime.execution.threads import ThreadExecutor, default_num_workers
+from dspy_combee.runtime.lm_watch import stage_context
 from dspy_combee.seeding import branch_rng
 from dspy_combee.tool_blocks import keep_tool_block
 
@@ -150,7 +151,8 @@ class CombeeProposer:
         wanted = _Proposal(candidate, reflective_dataset, components_to_update)
         if wanted.key not in self._answers:
             pending = [_Proposal(*proposal) for proposal in self.hooks.pending()]
-            self._work([wanted, *(p for p in pending if p.key != wanted.key and p.key not in self._answers)])
+            with stage_context("aggregation"):
+                self._work([wanted, *(p for p in pending if p.key != wanted.key and p.key not in self._answers)])
         return dict(self._answers[wanted.key])
 
     def lessons_of(self, component: str, instruction: str) -> tuple[Lesson, ...]:
