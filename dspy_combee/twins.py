@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from dspy_combee.specifics import contains_rule, content_words, polarity_words, similarity, specific_tokens
 
@@ -24,6 +25,7 @@ class TwinIndex:
 
     def __init__(self) -> None:
         self._kept: dict[int, tuple[str, Sequence[str]]] = {}
+        self._by_text: dict[str, int] = {}
         self._by_word: defaultdict[str, dict[int, None]] = defaultdict(dict)
         self._by_rarest_word: defaultdict[str, dict[int, None]] = defaultdict(dict)
         self._by_record: defaultdict[str, dict[int, None]] = defaultdict(dict)
@@ -31,18 +33,25 @@ class TwinIndex:
 
     def put(self, number: int, text: str, record_ids: Sequence[str]) -> None:
         """Add a lesson, or say what it has become."""
+        for record_id in record_ids:
+            self._by_record[record_id][number] = None
+        before = self._kept.get(number)
+        self._kept[number] = (text, record_ids)
+        if before is not None and before[0] == text:
+            return
         words = _words(text)
         for word in words:
             self._by_word[word][number] = None
         self._by_rarest_word[self._rarest(words)][number] = None
-        for record_id in record_ids:
-            self._by_record[record_id][number] = None
         for key in _alike_keys(text):
             self._by_specifics[key][number] = None
-        self._kept[number] = (text, record_ids)
+        self._by_text.setdefault(text, number)
 
     def find(self, text: str, record_ids: Sequence[str]) -> int | None:
-        """Return the lowest number of a twin, or None."""
+        """Return the number of a twin, or None: one with this very text, or else the lowest."""
+        same = self._by_text.get(text)
+        if same is not None and self._kept[same][0] == text:
+            return same
         for number in sorted(self._candidates(text, record_ids)):
             if is_twin(self._kept[number], (text, record_ids)):
                 return number
@@ -62,7 +71,8 @@ class TwinIndex:
         return found
 
     def _rarest(self, words: Iterable[str]) -> str:
-        return min(words, key=lambda word: (len(self._by_word.get(word, ())), word))
+        # Ties may fall either way: which word is taken decides where to look, never what is found.
+        return min(words, key=lambda word: len(self._by_word[word]) if word in self._by_word else 0)
 
 
 def is_twin(one: tuple[str, Sequence[str]], other: tuple[str, Sequence[str]]) -> bool:
@@ -81,13 +91,15 @@ def is_twin(one: tuple[str, Sequence[str]], other: tuple[str, Sequence[str]]) ->
     return similarity(text, other_text) >= (ALIKE_IN_ONE_RECORD if is_same_record else ALIKE)
 
 
+@lru_cache(maxsize=65536)
 def _words(text: str) -> frozenset[str]:
     """Return the words a text is looked up under; the empty one finds those that say nothing in particular."""
     words = content_words(text)
     return words if words and specific_tokens(text) else words | {""}
 
 
-def _alike_keys(text: str) -> list[tuple[frozenset[str], frozenset[str], str]]:
+@lru_cache(maxsize=65536)
+def _alike_keys(text: str) -> tuple[tuple[frozenset[str], frozenset[str], str], ...]:
     """Return keys of which two texts that are alike share one.
 
     Of two sets of words that overlap by `ALIKE`, in one fixed order, the first few of each have a word in common
@@ -96,4 +108,4 @@ def _alike_keys(text: str) -> list[tuple[frozenset[str], frozenset[str], str]]:
     words = sorted(content_words(text), key=lambda word: (-len(word), word))
     first = len(words) - math.ceil(ALIKE * len(words) - 1e-9) + 1
     specifics = (specific_tokens(text), polarity_words(text))
-    return [(*specifics, word) for word in words[:first]]
+    return tuple((*specifics, word) for word in words[:first])
