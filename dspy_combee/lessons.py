@@ -235,6 +235,8 @@ def _apply_merge(standing: dict[int, Lesson], merge: Merge) -> str:
 
 
 def _fold(one: Lesson, other: Lesson) -> Lesson:
+    if one.text == other.text:
+        return _with_ids(one, other)
     fuller = other if contains_rule(other.text, one.text) or len(other.text) > len(one.text) else one
     if contains_rule(one.text, other.text):
         fuller = one
