@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dspy_combee.batch_size import DEFAULT_CANDIDATES, BatchSizeController
+from dspy_combee.delay_curve import plain_power_law as fitted_power_law
 from dspy_combee.seeding import branch_rng
 
 TAU = 1e-3
@@ -96,13 +97,10 @@ def controller_pick(delays: Delays) -> float:
 
 def plain_power_law(delays: Delays) -> float:
     """Return the published plateau of a straight line in log-log space; the smallest size when it does not fall."""
-    slope, intercept = statistics.linear_regression(
-        [math.log(size) for size in delays], [math.log(delay) for delay in delays.values()]
-    )
-    if slope >= 0:
+    straight = fitted_power_law(delays)
+    if straight.alpha <= 0:
         return min(delays)
-    threshold = TAU * delays[min(delays)]
-    return max(1.0, (-slope * math.exp(intercept) / threshold) ** (1 / (1 - slope)))
+    return max(1.0, straight.plateau(TAU * delays[min(delays)]))
 
 
 PICKERS: dict[str, Callable[[Delays], float]] = {

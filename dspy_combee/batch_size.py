@@ -13,7 +13,7 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 
-from dspy_combee.delay_curve import DelayCurve, falling_exponent, fit_delay_curve
+from dspy_combee.delay_curve import SMALLEST_FALL, DelayCurve, fit_delay_curve, plain_power_law
 
 DEFAULT_CANDIDATES = (4, 8, 16, 32, 64)
 MINIMUM_R_SQUARED = 0.6
@@ -43,7 +43,7 @@ class DelayFit:
     """The fitted delay curve and the pick that follows from it."""
 
     batch_size: int
-    """The pick."""
+    """The pick; never below the smallest profiled size."""
     amplitude: float
     """`A`: the fitted delay at batch size 1, in seconds a train example of an epoch; NaN without a fit."""
     alpha: float
@@ -132,15 +132,16 @@ class BatchSizeController:
         if len(delays) < 3:
             return self._fallback(profile, f"{len(delays)} sizes could be timed, a fit needs 3")
         curve = fit_delay_curve(delays)
-        if curve.shape == "flat":
-            alpha = falling_exponent(delays)
-            return self._fallback(profile, f"larger batches were not faster (alpha = {alpha:.2f})", curve.r_squared)
-        if curve.r_squared < MINIMUM_R_SQUARED:
-            why = f"the fit explains too little (R^2 = {curve.r_squared:.2f})"
-            return self._fallback(profile, why, curve.r_squared)
+        straight = plain_power_law(delays) if curve.shape == "flat" else curve
+        if straight.alpha < SMALLEST_FALL:
+            why = f"larger batches were not faster (alpha = {straight.alpha:.2f})"
+            return self._fallback(profile, why, straight.r_squared)
+        if curve.shape == "flat" or curve.r_squared < MINIMUM_R_SQUARED:
+            why = f"the fit explains too little (R^2 = {straight.r_squared:.2f})"
+            return self._fallback(profile, why, straight.r_squared)
         # The fitted delay, not the timed one: a single slow iteration would move the pick twice.
         plateau = curve.plateau(self.tau * curve.delay_at(min(delays)))
-        batch_size, reason = self._bounded(plateau, curve, max(delays))
+        batch_size, reason = self._bounded(plateau, curve, list(delays))
         return DelayFit(
             batch_size,
             curve.amplitude,
@@ -165,16 +166,16 @@ class BatchSizeController:
             if (seen := [o.seconds for o in state.observations if o.batch_size == size])
         )
 
-    def _bounded(self, plateau: float, curve: DelayCurve, largest: int) -> tuple[int, str]:
+    def _bounded(self, plateau: float, curve: DelayCurve, sizes: list[int]) -> tuple[int, str]:
         is_kink = curve.shape == "kink" and plateau == curve.kink
-        name = "the size past which batches stopped getting faster" if is_kink else "the plateau of the fit"
+        name = "the largest batch that still shortened the epoch" if is_kink else "the plateau of the fit"
         bounds = {name: plateau}
         if self.num_threads is not None:
-            bounds["the range that the threads and the profile cover"] = max(self.num_threads, largest)
+            bounds["the range that the threads and the profile cover"] = max(self.num_threads, sizes[-1])
         if self.cap is not None:
             bounds["the cap"] = self.cap
         reason = min(bounds, key=lambda name: bounds[name])
-        return max(1, math.floor(min(bounds[reason], 1e9) + 1e-6)), reason
+        return max(sizes[0], math.floor(min(bounds[reason], 1e9) + 1e-6)), reason
 
     def _fallback(self, profile: tuple[Observation, ...], why: str, r_squared: float = math.nan) -> DelayFit:
         size = profile[0].batch_size if profile else self.candidates[0]

@@ -80,9 +80,9 @@ def fit_delay_curve(delays: Mapping[int, float]) -> DelayCurve:
     return _with_r_squared(best, delays)
 
 
-def falling_exponent(delays: Mapping[int, float]) -> float:
-    """Return the exponent of a plain power law through the delays; negative when they rise with the batch size."""
-    return _power_law(delays).alpha
+def plain_power_law(delays: Mapping[int, float]) -> DelayCurve:
+    """Return the power law through the delays, without a bend; its exponent is negative when they rise."""
+    return _with_r_squared(_power_law(delays), delays)
 
 
 def _power_law(delays: Mapping[int, float]) -> DelayCurve:
