@@ -157,6 +157,7 @@ class Combee(Teleprompter):
             ResumeMismatchError: `log_dir` belongs to another run.
             KeyboardInterrupt: the run was interrupted; what it has found is on `last_result`.
         """
+        self.last_result = None
         train, val = self._checked(student, trainset, teacher, valset)
         from dspy_combee.learners.gepa_run import GepaRun
 

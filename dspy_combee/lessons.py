@@ -79,7 +79,7 @@ def merge_in_code(lessons: Iterable[Lesson]) -> tuple[Lesson, ...]:
     """Fold lessons into others that say all they say; first appearance decides the order.
 
     Two lessons become one when one contains the other, or when they came from the same record, share their specific
-    tokens and most of their words (two readings of one reflection), or are the same but for word order and filler.
+    tokens and most of their words (two readings of one reflection), or are the same but for filler.
     Of the two the fuller text stays and the record ids are joined.
     """
     kept: list[Lesson] = []

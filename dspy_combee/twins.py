@@ -12,7 +12,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from dspy_combee.specifics import contains_rule, content_words, polarity_words, similarity, specific_tokens
+from dspy_combee.specifics import (
+    contains_rule,
+    content_words,
+    polarity_words,
+    same_order,
+    similarity,
+    specific_tokens,
+)
 
 ALIKE = 0.85
 """Two texts of different records with the same specifics are one rule from this similarity on."""
@@ -87,8 +94,10 @@ def is_twin(one: tuple[str, Sequence[str]], other: tuple[str, Sequence[str]]) ->
         return True
     if tokens != other_tokens or polarity_words(text) != polarity_words(other_text):
         return False
-    is_same_record = not set(record_ids).isdisjoint(other_ids)
-    return similarity(text, other_text) >= (ALIKE_IN_ONE_RECORD if is_same_record else ALIKE)
+    # One record teaches one rule, so two readings of it may differ in word order; of two records that is a difference.
+    if not set(record_ids).isdisjoint(other_ids):
+        return similarity(text, other_text) >= ALIKE_IN_ONE_RECORD
+    return similarity(text, other_text) >= ALIKE and same_order(text, other_text)
 
 
 @lru_cache(maxsize=65536)

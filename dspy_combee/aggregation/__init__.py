@@ -32,7 +32,7 @@ def make_aggregation(
     if isinstance(aggregation, str):
         if aggregation not in NAMES:
             raise ValueError(f"aggregation must be one of {', '.join(NAMES)}, or an Aggregation; got {aggregation!r}")
-        return scan if aggregation == "scan" else SinglePass()
+        return scan if aggregation == "scan" else SinglePass(max_reflection_chars=max_reflection_chars)
     if not isinstance(aggregation, Aggregation):
         raise TypeError(f"aggregation must be a name or an Aggregation, got {type(aggregation).__name__}")
     return aggregation

@@ -28,7 +28,7 @@ from dspy_combee.lessons import (
     merge_in_code,
     one_line,
 )
-from dspy_combee.replies import recover_instruction, refuse_cut_reply, usable_text
+from dspy_combee.replies import recover_instruction, refuse_cut_reply, usable_instruction, usable_text
 from dspy_combee.signatures import CombineInstructions, ExtractLessons, ReviseLessons
 
 _LESSON_LINE = re.compile(r"^\s*(?:[-*•]|\d+[.)])?\s*\**\[([^\]\n]{1,200})\]\**[:\s-]*(.+)$")
@@ -105,7 +105,7 @@ class RewriteCurate:
             text = propose_once(self.propose, self.candidate, self.component, records)
         else:
             text = self._combine([reflection.update for reflection in reflections])
-        return TextUpdate((Entry(usable_text(text, max_chars=self.max_chars), record_ids),))
+        return TextUpdate((Entry(usable_instruction(text, max_chars=self.max_chars), record_ids),))
 
     def _combine(self, updates: Sequence[Update]) -> str:
         proposals = "\n\n".join(
@@ -171,6 +171,7 @@ def propose_once(
             candidate=dict(candidate), reflective_dataset={component: list(records)}, components_to_update=[component]
         )
     except AdapterParseError as error:
+        refuse_cut_reply(_last_entry(getattr(own, "propose", None)))
         return recover_instruction(error.lm_response)
     except ValueError as error:
         raise ReflectionError(f"the proposal for {component!r} cannot be used: {error}") from error
@@ -189,6 +190,7 @@ def _ask(signature: type[dspy.Signature], field: str, **inputs: str) -> str:
         with dspy.context(adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
             reply = getattr(predictor(**inputs), field)
     except AdapterParseError as error:
+        refuse_cut_reply(_last_entry(predictor))
         reply = recover_instruction(error.lm_response, field)
     refuse_cut_reply(_last_entry(predictor))
     return usable_text(reply)

@@ -58,11 +58,14 @@ def read_checkpoint(directory: str) -> dict[str, Any] | None:
     return contents
 
 
-def check_checkpoint(checkpoint: Mapping[str, Any], seed_candidate: Mapping[str, str], directory: str) -> None:
+def check_checkpoint(
+    checkpoint: Mapping[str, Any], seed_candidate: Mapping[str, str], val_size: int, directory: str
+) -> None:
     """Refuse a checkpoint of another program, which GEPA would fail on with a bare `KeyError` or mix in silently.
 
     Raises:
-        ResumeMismatchError: the predictors or their first instructions differ; the message names them.
+        ResumeMismatchError: the predictors or their first instructions differ, or examples were validated that there
+            are not; the message names them.
     """
     known = checkpoint["program_candidates"][0]
     changed = sorted(name for name in {*known, *seed_candidate} if known.get(name) != seed_candidate.get(name))
@@ -70,6 +73,12 @@ def check_checkpoint(checkpoint: Mapping[str, Any], seed_candidate: Mapping[str,
         raise ResumeMismatchError(
             f"{directory} must belong to the same run to be resumed, but the predictors {changed} are missing there, "
             "new, or had another instruction. Use another log_dir for a new run."
+        )
+    last = max(checkpoint["prog_candidate_val_subscores"][0], default=-1)
+    if isinstance(last, int) and last >= val_size:
+        raise ResumeMismatchError(
+            f"{directory} must belong to the same run to be resumed, but it has scores of more than {val_size} "
+            "validation examples. Use another log_dir for a new run."
         )
 
 
@@ -89,9 +98,9 @@ def load_candidates(log_dir: str | os.PathLike[str], program: dspy.Module) -> li
     if checkpoint is None:
         raise FileNotFoundError(f"{directory} must hold a checkpoint of a run, there is none")
     names = {name for name, _ in program.named_predictors()}
-    known = set(checkpoint["program_candidates"][0])
-    if known != names:
-        raise ResumeMismatchError(f"the program must have the predictors {sorted(known)}, it has {sorted(names)}")
+    if set(checkpoint["program_candidates"][0]) != names:
+        known = sorted(checkpoint["program_candidates"][0])
+        raise ResumeMismatchError(f"the program must have the predictors {known}, it has {sorted(names)}")
     return [with_instructions(program, candidate) for candidate in checkpoint["program_candidates"]]
 
 

@@ -59,7 +59,7 @@ def headline(result: CombeeResult) -> Html:
 
 
 def warnings(result: CombeeResult) -> Html:
-    """Show what a reader should not miss: predictors never called, and lessons that had no room."""
+    """Show what a reader should not miss: predictors never called, lessons without room, copied data."""
     hints = [_never_called(name, times) for name, times in result.unreached.items()]
     left_out = list(dict.fromkeys(line for one in result.rounds for line in one.left_out))
     standing = {line.text for line in result.provenance.lines}
@@ -67,6 +67,9 @@ def warnings(result: CombeeResult) -> Html:
     if gone:
         title = text(f"{count_text(len(gone), 'learned line')} had to go because of the length limit")
         hints.append(element("div", unfold(title, _inside(element("ul", *_items(gone)))), classes="hint"))
+    if result.longest_shared_span:
+        words = text("What was learned repeats a stretch of the train set word for word: ")
+        hints.append(element("div", words, _prose(result.longest_shared_span), classes="hint"))
     return join(hints)
 
 

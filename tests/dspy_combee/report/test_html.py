@@ -21,6 +21,7 @@ def with_text(result: CombeeResult, words: str) -> CombeeResult:
         result,
         rounds=rounds,
         error=words,
+        longest_shared_span=words,
         unreached={words: 3},
         config={words: words},
         diff=f"--- ask (before)\n+{words}\n-{words}\n {words}",
@@ -84,6 +85,14 @@ def test_what_was_left_out_is_named(render, result):
     assert "a rule without room" in markup
     assert "&#x27;fallback&#x27; was never called in 31 rollouts" in markup
     assert "joined in code" in markup
+
+
+@VIEWS
+def test_text_copied_from_the_train_set_is_shown(render, result):
+    copied = render(replace(result, longest_shared_span="my order 4711 is late"))
+    assert "word for word: " in copied
+    assert "my order 4711 is late" in copied
+    assert "word for word" not in render(result)
 
 
 def test_a_line_that_came_back_later_is_not_called_left_out(result):
