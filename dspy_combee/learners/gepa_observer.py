@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dspy_combee.learners.batch_control import BatchControl
@@ -217,7 +217,10 @@ class GepaObserver:
         batch_size = len(now.rollouts[0].examples) if now.rollouts else 0
         is_warm = self._meter.spend.cached_calls > now.cached_calls
         usable = now.seconds if now.seconds and not now.is_merge and not is_warm else None
-        finished = _as_round(now, batch_size, now.seconds or self._clock() - now.began)
+        finished = replace(
+            _as_round(now, batch_size, now.seconds or self._clock() - now.began),
+            metric_calls=self._meter.spend.metric_calls,
+        )
         errors = tuple(report.error for report in now.reports if report.has_failed)
         self._ended = _Ended(finished, usable, errors if len(errors) == len(now.reports) else ())
 

@@ -52,6 +52,8 @@ class Round:
     """Learned lines that had to go because of the length limit."""
     notes: tuple[str, ...] = ()
     """What went wrong or was stood in for, in words."""
+    metric_calls: int | None = None
+    """Examples scored since the run began, up to the end of this round; None when they were not counted."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
