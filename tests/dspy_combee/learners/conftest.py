@@ -1,5 +1,6 @@
 """A small world in which only the learned instruction decides: `q7` is answered right once a rule about it is known."""
 
+import logging
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,18 @@ from dspy_combee.aggregation.waves import CallRunner
 from dspy_combee.combee import Combee
 from dspy_combee.runtime.retry import RetryPolicy
 from dspy_combee.testing import ScriptedEngine, scripted_lm
+
+
+@pytest.fixture(autouse=True)
+def _quiet_gepa():
+    """Spare each test the thousands of lines that GEPA logs."""
+    loggers = [logging.getLogger(name) for name in ("dspy.teleprompt.gepa", "dspy.evaluate")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 def answer(text):
