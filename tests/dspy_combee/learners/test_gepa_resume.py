@@ -16,6 +16,7 @@ import pytest
 
 from dspy_combee.errors import ResumeMismatchError, RunLogError
 from dspy_combee.learners.gepa_state import STATE_FILE, load_candidates
+from dspy_combee.testing import lessons_reply
 
 HERE = Path(__file__).parent
 
@@ -160,7 +161,7 @@ def sizes_in(result):
 
 
 def test_the_controller_profiles_inside_the_run_and_settles(make_world, some_examples):
-    world = make_world(train=some_examples(*range(60)), reflect=lambda *_: "[[ ## rules ## ]]\n[r1] be K-1")
+    world = make_world(train=some_examples(*range(60)), reflect=lambda *_: lessons_reply([("r1", "be K-1")]))
     optimizer = world.combee(batch_size="auto", gepa={"max_metric_calls": 300, "num_threads": 4})
     world.compile(optimizer)
     result = optimizer.last_result
@@ -170,7 +171,7 @@ def test_the_controller_profiles_inside_the_run_and_settles(make_world, some_exa
 
 
 def test_a_resumed_controller_remembers_what_it_saw(make_world, some_examples, tmp_path):
-    data = {"train": some_examples(*range(60)), "reflect": lambda *_: "[[ ## rules ## ]]\n[r1] be K-1"}
+    data = {"train": some_examples(*range(60)), "reflect": lambda *_: lessons_reply([("r1", "be K-1")])}
     stop = {"max_metric_calls": 300, "gepa_kwargs": {"stop_callbacks": lambda state: state.i >= 2}}
     _, first, _ = run(make_world, tmp_path, 300, world=data, batch_size="auto", gepa=stop)
     assert sizes_in(first) == [4, 8, 16]
