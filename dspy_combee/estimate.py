@@ -35,7 +35,7 @@ class Estimate:
 
 
 def estimate_gepa(
-    base: dspy.GEPA,
+    base: Any,
     settings: RunSettings,
     student: dspy.Module,
     trainset: Sequence[dspy.Example],

@@ -27,7 +27,7 @@ def make_aggregation(
         duplication=duplication,
         group_size=group_size,
         max_fan_in=max_fan_in,
-        max_reflection_chars=max_reflection_chars or DEFAULT_REFLECTION_CHARS,
+        max_reflection_chars=DEFAULT_REFLECTION_CHARS if max_reflection_chars is None else max_reflection_chars,
     )
     if isinstance(aggregation, str):
         if aggregation not in NAMES:

@@ -11,6 +11,7 @@ from typing import Any
 import dspy
 from dspy.teleprompt.bootstrap_trace import FailedPrediction
 
+from dspy_combee.instructions import instructions_of, signatures_of
 from dspy_combee.learners.gepa_evidence import FeedbackCall
 
 _MARK = "combee_component"
@@ -23,8 +24,8 @@ def mark_components(program: dspy.Module) -> dspy.Module:
     """
     marked = program.deepcopy()
     for name, predictor in marked.named_predictors():
-        field_name = next(iter(predictor.signature.output_fields))
-        predictor.signature = predictor.signature.with_updated_fields(field_name, **{_MARK: name})
+        signature: Any = predictor.signature
+        predictor.signature = signature.with_updated_fields(next(iter(signature.output_fields)), **{_MARK: name})
     return marked
 
 
@@ -33,11 +34,12 @@ def without_marks(compiled: dspy.Module, original: dspy.Module) -> dspy.Module:
 
     The program is one that GEPA built for this run, so it is changed in place; its instructions stay.
     """
-    signatures = {name: predictor.signature for name, predictor in original.named_predictors()}
+    signatures = signatures_of(original)
     results = getattr(compiled, "detailed_results", None)
     for program in (compiled, *(results.candidates if results is not None else ())):
+        instructions = instructions_of(program)
         for name, predictor in program.named_predictors():
-            predictor.signature = signatures[name].with_instructions(predictor.signature.instructions)
+            predictor.signature = signatures[name].with_instructions(instructions[name])
     return compiled
 
 

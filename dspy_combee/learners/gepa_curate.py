@@ -129,7 +129,8 @@ def parse_lessons(reply: str, record_ids: Sequence[str]) -> tuple[Lesson, ...]:
     for line in reply.splitlines():
         match = _LESSON_LINE.match(line)
         bare = None if match else _BARE_LINE.match(line)
-        text = one_line((match or bare).groups()[-1]).strip("* ") if match or bare else ""
+        found = match or bare
+        text = one_line(found.groups()[-1]).strip("* ") if found else ""
         if not text:
             continue
         cited = re.split(r"[,;&\s]+|\band\b", match.group(1)) if match else []
@@ -198,12 +199,13 @@ def _ask(signature: type[dspy.Signature], field: str, **inputs: str) -> str:
 
 def _with_own_history(propose: Proposer) -> Proposer:
     """Return DSPy's own proposer with predictors of its own: calls of other threads must not mix into the history."""
-    from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
+    from dspy.teleprompt.gepa import instruction_proposal
 
-    if not isinstance(propose, InstructionProposer):
+    builtin: Any = instruction_proposal.InstructionProposer
+    if not isinstance(propose, builtin):
         return propose
-    own = copy.copy(propose)
-    own.propose = propose.propose.deepcopy()
+    own: Any = copy.copy(propose)
+    own.propose = own.propose.deepcopy()
     return own
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import dspy
 
+from dspy_combee.instructions import instructions_of, with_instructions
 from dspy_combee.learners.gepa_evidence import EvidenceLog
 from dspy_combee.learners.gepa_proposer import CombeeProposer
-from dspy_combee.learners.gepa_state import with_instructions
 from dspy_combee.lessons import split_instruction
 from dspy_combee.provenance import Provenance, SourcedLine, longest_shared_span
 from dspy_combee.records import render_value
@@ -35,12 +35,12 @@ def best_candidate(state: Any, student: dspy.Module, *, with_results: bool, seed
     best = max(range(len(scores)), key=scores.__getitem__)
     program = with_instructions(student, state.program_candidates[best])
     if with_results:
-        from dspy.teleprompt.gepa.gepa import DspyGEPAResult
-        from gepa import GEPAResult
+        from dspy.teleprompt.gepa import gepa as dspy_gepa
+        from gepa.core.result import GEPAResult
 
-        builder: Any = _ProgramBuilder(student)
+        results: Any = dspy_gepa.DspyGEPAResult
         result = GEPAResult.from_state(state, run_dir=None, seed=seed)
-        program.detailed_results = DspyGEPAResult.from_gepa_result(result, builder)
+        vars(program)["detailed_results"] = results.from_gepa_result(result, _ProgramBuilder(student))
     return program
 
 
@@ -48,8 +48,8 @@ def provenance_of(program: dspy.Module, proposer: CombeeProposer, evidence: Evid
     """Return where the learned lines of a program came from."""
     lines = tuple(
         SourcedLine(name, lesson.text, lesson.record_ids)
-        for name, predictor in program.named_predictors()
-        for lesson in proposer.lessons_of(name, predictor.signature.instructions)
+        for name, instruction in instructions_of(program).items()
+        for lesson in proposer.lessons_of(name, instruction)
     )
     return Provenance(lines, dict(evidence.read))
 
@@ -67,9 +67,9 @@ def copied_from_train_set(program: dspy.Module, student: dspy.Module, trainset: 
 
 
 def _learned_texts(program: dspy.Module, student: dspy.Module) -> Iterator[str]:
-    before = {name: predictor.signature.instructions for name, predictor in student.named_predictors()}
-    for name, predictor in program.named_predictors():
-        own, lessons = split_instruction(predictor.signature.instructions)
+    before = instructions_of(student)
+    for name, instruction in instructions_of(program).items():
+        own, lessons = split_instruction(instruction)
         known = set(before[name].splitlines())
         yield from (line for line in own.splitlines() if line not in known)
         yield from (lesson.text for lesson in lessons if f"- {lesson.text}" not in known)

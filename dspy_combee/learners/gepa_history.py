@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import dspy
 
+from dspy_combee.instructions import instructions_of
 from dspy_combee.learners.gepa_state import check_checkpoint, read_checkpoint
 from dspy_combee.lessons import Lesson
 from dspy_combee.provenance import RecordSource
@@ -50,8 +51,7 @@ def read_earlier(log_dir: str | None, program: dspy.Module, val_size: int, finge
         return Earlier()
     checkpoint = read_checkpoint(log_dir)
     if checkpoint is not None:
-        seed = {name: predictor.signature.instructions for name, predictor in program.named_predictors()}
-        check_checkpoint(checkpoint, seed, val_size, log_dir)
+        check_checkpoint(checkpoint, instructions_of(program), val_size, log_dir)
     check_fingerprint(log_dir, fingerprint)
     if checkpoint is None:
         return Earlier()

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
+from dspy.teleprompt.gepa import instruction_proposal
 
 from dspy_combee.aggregation.base import Aggregated, Aggregation, AggregationJob
 from dspy_combee.aggregation.scan import DEFAULT_REFLECTION_CHARS, Scan
@@ -38,6 +38,9 @@ from dspy_combee.seeding import branch_rng
 from dspy_combee.tool_blocks import keep_tool_block
 
 logger = logging.getLogger(__name__)
+
+InstructionProposer: Any = instruction_proposal.InstructionProposer
+"""DSPy's own proposer; the type checker takes its decorated class for a function."""
 
 Form = Literal["lessons", "rewrite"]
 DEFAULT_INSTRUCTION_CHARS = 40_000
@@ -230,7 +233,7 @@ class CombeeProposer:
     def _curate(self, candidate: Mapping[str, str], component: str, known: tuple[Lesson, ...]) -> Curate:
         if self.form == "lessons":
             own, _ = split_instruction(candidate[component])
-            return LessonCurate(own, known)
+            return cast("Curate", LessonCurate(own, known))
         return RewriteCurate(component, candidate, self.proposer, self.max_instruction_chars)
 
     def _run_plain(self, parts: Sequence[_Part]) -> None:
@@ -343,4 +346,4 @@ def _digest(
 
 
 def _join(updates: Sequence[Update]) -> Update:
-    return join_lessons(cast("Any", updates))
+    return cast("Update", join_lessons(cast("Any", updates)))

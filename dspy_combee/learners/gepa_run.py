@@ -45,7 +45,7 @@ class GepaRun:
 
     def __init__(
         self,
-        base: dspy.GEPA,
+        base: Any,
         settings: RunSettings,
         student: dspy.Module,
         trainset: Sequence[dspy.Example],

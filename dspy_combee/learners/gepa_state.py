@@ -17,6 +17,7 @@ from typing import Any
 import dspy
 
 from dspy_combee.errors import ResumeMismatchError, RunLogError
+from dspy_combee.instructions import with_instructions
 
 logger = logging.getLogger(__name__)
 
@@ -98,19 +99,10 @@ def load_candidates(log_dir: str | os.PathLike[str], program: dspy.Module) -> li
     if checkpoint is None:
         raise FileNotFoundError(f"{directory} must hold a checkpoint of a run, there is none")
     names = {name for name, _ in program.named_predictors()}
-    if set(checkpoint["program_candidates"][0]) != names:
-        known = sorted(checkpoint["program_candidates"][0])
-        raise ResumeMismatchError(f"the program must have the predictors {known}, it has {sorted(names)}")
+    known = set(checkpoint["program_candidates"][0])
+    if known != names:
+        raise ResumeMismatchError(f"the program must have the predictors {sorted(known)}, it has {sorted(names)}")
     return [with_instructions(program, candidate) for candidate in checkpoint["program_candidates"]]
-
-
-def with_instructions(program: dspy.Module, candidate: Mapping[str, str]) -> dspy.Module:
-    """Return a copy of the program with the given instructions."""
-    made = program.deepcopy()
-    for name, predictor in made.named_predictors():
-        if name in candidate:
-            predictor.signature = predictor.signature.with_instructions(candidate[name])
-    return made
 
 
 def _load(path: Path) -> dict[str, Any] | None:

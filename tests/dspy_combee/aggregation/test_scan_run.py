@@ -237,7 +237,9 @@ def test_no_first_level_call_sees_more_text_than_allowed(lengths, limit, copies)
 
     reflections = tuple(Reflection("y" * length, (f"r{n}",)) for n, length in enumerate(lengths))
     scan = Scan(duplication=copies, max_reflection_chars=limit, runner=WITHOUT_WAITS)
-    (result,) = scan.aggregate([AggregationJob("a", reflections, record)], executor=ThreadExecutor(1), rng=random.Random(0))
+    (result,) = scan.aggregate(
+        [AggregationJob("a", reflections, record)], executor=ThreadExecutor(1), rng=random.Random(0)
+    )
     assert max(seen) <= limit
     assert cited(result) == {f"r{n}" for n in range(len(lengths))}
 

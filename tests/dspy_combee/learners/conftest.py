@@ -29,7 +29,7 @@ def list_rules(prompt, number):
     """Play the reflection model: one rule a record, no operations, or GEPA's own JSON."""
     if "[[ ## operations ## ]]" in prompt:
         return "[[ ## operations ## ]]\nNONE\n\n[[ ## completed ## ]]"
-    if "[[ ## rules ## ]]" in prompt:
+    if "known_rules" in prompt:
         found = re.findall(r"\[(r\d+)\]\nInputs: question = (?:[A-Z]+ )?q(\d+)", prompt)
         rules = "\n".join(f"[{rid}] when asked q{question} answer {question}" for rid, question in found)
         return f"[[ ## rules ## ]]\n{rules}\n\n[[ ## completed ## ]]"
@@ -63,9 +63,7 @@ class World:
 
     def __post_init__(self):
         self.task_engine = self.task if isinstance(self.task, ScriptedEngine) else ScriptedEngine(self.task)
-        self.reflect_engine = (
-            self.reflect if isinstance(self.reflect, ScriptedEngine) else ScriptedEngine(self.reflect)
-        )
+        self.reflect_engine = self.reflect if isinstance(self.reflect, ScriptedEngine) else ScriptedEngine(self.reflect)
         self.lm = scripted_lm(self.task_engine, model="fake/task")
         self.reflection_lm = scripted_lm(self.reflect_engine, model="fake/reflection")
 

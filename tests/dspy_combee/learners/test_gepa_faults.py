@@ -68,7 +68,9 @@ def test_metric_results_that_are_no_scores_end_the_run_at_the_first_call(make_wo
 
     world = make_world(metric=judge)
     optimizer = world.combee(gepa={"num_threads": num_threads})
-    with pytest.raises(MetricError, match=rf"metric judge must return .*{re.escape(kind)}.* for valset\[\d\]|nan for valset\[\d\]"):
+    with pytest.raises(
+        MetricError, match=rf"metric judge must return .*{re.escape(kind)}.* for valset\[\d\]|nan for valset\[\d\]"
+    ):
         world.compile(optimizer)
     assert len(calls) == 1
     assert optimizer.last_result.stop_reason == "error"
@@ -193,7 +195,9 @@ def test_a_program_that_raises_on_every_example_ends_the_run(make_world):
 
     world = make_world()
     optimizer = world.combee()
-    with pytest.raises(CombeeError, match="raised on all 4 that were tried; the first error was AttributeError: no attr"):
+    with pytest.raises(
+        CombeeError, match="raised on all 4 that were tried; the first error was AttributeError: no attr"
+    ):
         world.compile(optimizer, Broken())
     assert optimizer.last_result.stop_reason == "error"
 
@@ -223,7 +227,10 @@ def test_replies_that_are_always_unusable_end_the_run_and_are_never_adopted(make
     with pytest.raises(LMUnavailableError, match="3 proposals in a row got nothing usable"):
         world.compile(optimizer)
     assert optimizer.last_result.diff == ""
-    assert optimizer.last_result.best_program.signature.instructions == dspy.Predict("question->answer").signature.instructions
+    assert (
+        optimizer.last_result.best_program.signature.instructions
+        == dspy.Predict("question->answer").signature.instructions
+    )
 
 
 @pytest.mark.parametrize("batch_size", [3, 6])
@@ -268,7 +275,7 @@ def test_the_current_instruction_as_proposal_costs_no_rollout(make_world):
 def test_a_reflection_model_that_always_raises_ends_the_run(make_world):
     world = make_world(reflect=lambda *_: dspy.lm15.ServerError("down"))
     optimizer = world.combee(gepa={"max_metric_calls": 400})
-    with pytest.raises(LMUnavailableError, match="LMServerError: .*down"):
+    with pytest.raises(LMUnavailableError, match=r"LMServerError: .*down"):
         world.compile(optimizer)
     assert len(optimizer.last_result.rounds) == 3
 
@@ -286,7 +293,7 @@ def test_a_failure_that_passes_is_waited_for_and_the_run_completes(make_world, e
 
 
 def teach(prompt, number):
-    if "[[ ## rules ## ]]" in prompt:
+    if "known_rules" in prompt:
         found = re.findall(r"\[(r\d+)\]\nInputs: question = (?:[A-Z]+ )?q(\d+)", prompt)
         return "[[ ## rules ## ]]\n" + "\n".join(f"[{rid}] when asked q{q} answer {q}" for rid, q in found)
     return "[[ ## operations ## ]]\nNONE"
@@ -320,7 +327,7 @@ def test_an_unusable_reply_is_asked_for_again_as_a_new_sample(make_world):
 def test_a_task_model_that_is_down_ends_the_run_instead_of_scoring_zero(make_world, error, num_threads):
     world = make_world(task=lambda *_: error)
     optimizer = world.combee(gepa={"num_threads": num_threads})
-    with pytest.raises(LMUnavailableError, match="the last 3 calls of the program all failed.*429"):
+    with pytest.raises(LMUnavailableError, match=r"the last 3 calls of the program all failed.*429"):
         world.compile(optimizer)
     assert world.task_engine.calls <= 3 + num_threads
     assert optimizer.last_result.stop_reason == "error"
@@ -437,11 +444,11 @@ def test_a_budget_of_metric_calls_holds_beside_the_optimizers_own(make_world):
     assert optimizer.last_result.spend.metric_calls <= 20
 
 
-@pytest.mark.parametrize("batch_size", [2, 3, 4, 6, "auto"])
+@pytest.mark.parametrize("batch_size", [3, 5, "auto"])
 @pytest.mark.parametrize("limit", [20, 60, 130])
 @pytest.mark.parametrize("selector", ["round_robin", "all"])
 def test_no_run_takes_more_than_its_estimate(make_world, twins, batch_size, limit, selector):
-    world = make_world(reflect=lambda p, n: teach(p, n) if "rules" in p else '{"new_instruction": "worse %d"}' % n)
+    world = make_world(reflect=lambda p, n: teach(p, n) if "rules" in p else f'{{"new_instruction": "worse {n}"}}')
     optimizer = world.combee(batch_size=batch_size, gepa={"max_metric_calls": limit, "component_selector": selector})
     estimate = optimizer.estimate(twins, trainset=world.train, valset=world.val)
     assert world.task_engine.calls == 0

@@ -84,7 +84,7 @@ def test_several_proposals_an_iteration(make_world, strategy):
     )
     for name in ("task prompts", "reflection prompts"):  # their order within one wave is left to the threads
         expected[name], found[name] = sorted(expected[name]), sorted(found[name])
-    assert found["candidates"] and sorted(found["reflection prompts"]) == sorted(expected["reflection prompts"])
+    assert found["reflection prompts"] == expected["reflection prompts"]
     assert found["metric calls"] == expected["metric calls"]
 
 
@@ -100,7 +100,9 @@ def test_a_metric_without_feedback(make_world):
     def score_only(gold, pred, trace=None, pred_name=None, pred_trace=None):
         return float(pred.answer == gold.answer)
 
-    plain, ours = (make_world(task=answer_by_luck, reflect=improve, metric=score_only, val=out_of_reach()) for _ in range(2))
+    plain, ours = (
+        make_world(task=answer_by_luck, reflect=improve, metric=score_only, val=out_of_reach()) for _ in range(2)
+    )
     student = dspy.Predict("question->answer")
     expected = run(plain, plain.gepa(track_stats=True), student)
     assert run(ours, ours.combee(gepa={"track_stats": True}, batch_size=3), student) == expected

@@ -1,5 +1,7 @@
 """A run that stopped, was killed or was interrupted goes on as if it never had."""
 
+import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -93,7 +95,7 @@ def test_another_program_is_refused_by_the_name_of_what_changed(make_world, tmp_
 
 def test_another_validation_set_is_refused(make_world, tmp_path, some_examples):
     run(make_world, tmp_path, 24)
-    with pytest.raises(ResumeMismatchError, match="valset|validation"):
+    with pytest.raises(ResumeMismatchError, match=r"valset|validation"):
         run(make_world, tmp_path, 24, world={"val": some_examples(0, 3)})
     with pytest.raises(ResumeMismatchError, match="valset"):
         run(make_world, tmp_path, 24, world={"val": some_examples(0, 3, 6, 9, 11)})
@@ -140,7 +142,7 @@ def test_a_torn_last_line_of_the_round_log_loses_that_round_only(make_world, tmp
 
 
 def test_candidates_are_loaded_without_a_model(make_world, tmp_path):
-    _, result, program = run(make_world, tmp_path, 60)
+    _, _, program = run(make_world, tmp_path, 60)
     candidates = load_candidates(tmp_path, dspy.Predict("question->answer"))
     texts = [candidate.signature.instructions for candidate in candidates]
     assert texts[0] == dspy.Predict("question->answer").signature.instructions
@@ -192,7 +194,8 @@ def task(prompt, number):
         os.kill(os.getpid(), signal.SIGKILL)
     return module.follow_rules(prompt, number)
 world = module.World(task=task)
-optimizer = world.combee(batch_size=int(sys.argv[4]), gepa={"max_metric_calls": 60, "use_merge": False}, log_dir=sys.argv[2])
+gepa = {"max_metric_calls": 60, "use_merge": False}
+optimizer = world.combee(batch_size=int(sys.argv[4]), gepa=gepa, log_dir=sys.argv[2])
 world.compile(optimizer)
 """
 
@@ -249,7 +252,7 @@ def test_an_interrupt_before_the_seed_is_scored_leaves_the_student(make_world, m
 
 @pytest.mark.parametrize("first_call", [1, 5, 6])
 def test_no_call_starts_after_ctrl_c_while_workers_are_busy(make_world, make_scripts, first_call):
-    """SIGINT in the main thread while four workers wait for their model, in validation (1), parents (5) and children (6)."""
+    """Press it while four workers wait for their model: at the seed's validation, or in the first batch."""
     busy, go_on, lock, started = threading.Event(), threading.Event(), threading.Lock(), []
     reply = make_scripts(None, 0)["task"]
 
@@ -285,8 +288,6 @@ def test_no_call_starts_after_ctrl_c_while_workers_are_busy(make_world, make_scr
 
 
 def test_a_cancelled_call_of_a_tool_is_no_interrupt(make_world, make_scripts):
-    import asyncio
-
     reply = make_scripts(None, 0)["task"]
 
     class Impatient(dspy.Module):
@@ -295,10 +296,8 @@ def test_a_cancelled_call_of_a_tool_is_no_interrupt(make_world, make_scripts):
             self.answer = dspy.Predict("question->answer")
 
         def forward(self, question):
-            try:
+            with contextlib.suppress(asyncio.CancelledError):
                 self.answer(question="cancel q0")
-            except asyncio.CancelledError:
-                pass
             return self.answer(question=question)
 
     world = make_world(task=lambda p, n: asyncio.CancelledError() if "cancel q0" in p else reply(p, n))
@@ -313,5 +312,7 @@ def test_the_interrupted_round_does_not_count(make_world, make_scripts, tmp_path
     with pytest.raises(KeyboardInterrupt):
         world.compile(optimizer)
     lines = (tmp_path / "combee_rounds.jsonl").read_text().splitlines()
-    assert [json.loads(line)["round"]["number"] for line in lines] == [one.number for one in optimizer.last_result.rounds]
+    assert [json.loads(line)["round"]["number"] for line in lines] == [
+        one.number for one in optimizer.last_result.rounds
+    ]
     assert len(lines) == 1

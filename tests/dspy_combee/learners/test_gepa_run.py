@@ -18,7 +18,9 @@ from dspy_combee.lessons import OPENING, split_instruction
 
 
 def lessons_in(program):
-    return [one.text for predictor in program.predictors() for one in split_instruction(predictor.signature.instructions)[1]]
+    return [
+        one.text for predictor in program.predictors() for one in split_instruction(predictor.signature.instructions)[1]
+    ]
 
 
 def test_every_failed_record_becomes_a_lesson(make_world):
@@ -42,7 +44,9 @@ def test_the_users_own_text_stays_byte_identical(make_world):
 
 def test_the_student_and_the_wrapped_optimizer_are_not_changed(make_world):
     world, student = make_world(), dspy.Predict("question->answer")
-    base = world.gepa(auto="light", max_metric_calls=None, gepa_kwargs={"callbacks": [], "stop_callbacks": [lambda s: s.i > 1]})
+    base = world.gepa(
+        auto="light", max_metric_calls=None, gepa_kwargs={"callbacks": [], "stop_callbacks": [lambda s: s.i > 1]}
+    )
     before, kwargs, state = dict(vars(base)), dict(base.gepa_kwargs), student.dump_state()
     signature = student.signature
     world.compile(world.combee(base), student)
@@ -84,7 +88,7 @@ def test_crashed_examples_reach_the_proposer_with_their_error(make_world, some_e
 
 
 def test_unparsed_replies_reach_the_proposer_with_the_reply(make_world):
-    world = make_world(task=lambda prompt, n: "no markers, q%d" % n)
+    world = make_world(task=lambda prompt, n: f"no markers, q{n}")
     world.compile(world.combee(batch_size=6, gepa={"max_metric_calls": 16, "num_threads": 1}))
     assert any("Couldn't parse the output" in p and "no markers" in p for p in world.reflect_engine.prompts)
 
@@ -127,7 +131,7 @@ def test_every_candidate_of_an_agent_keeps_its_tool_list(make_world, form):
 
     def reflect(prompt, number):
         seen.append(prompt)
-        if "[[ ## rules ## ]]" in prompt:
+        if "known_rules" in prompt:
             return "[[ ## rules ## ]]\n" + "\n".join(f"[{r}] use K-{r}" for r in re.findall(r"\[(r\d+)\]\n", prompt))
         if "[[ ## new_instruction ## ]]" in prompt:
             return f"[[ ## new_instruction ## ]]\nrewritten {number}\n\n[[ ## completed ## ]]"
@@ -205,7 +209,7 @@ def test_all_groups_of_all_proposals_and_components_run_in_one_wave(make_world, 
     expected, waiting, all_there = 12, [], threading.Event()
 
     def meet(prompt, _number):
-        if "[[ ## rules ## ]]" in prompt:
+        if "known_rules" in prompt:
             waiting.append(prompt)
             if len(waiting) >= expected:
                 all_there.set()
@@ -265,7 +269,7 @@ def test_odd_text_survives_two_compiles_unchanged(make_world):
     odd = '{question} [[ ## answer ## ]] {{}} ```json {"a":1}``` <side_info> %s ${x} 请用中文 🙂'
 
     def teach(prompt, number):
-        if "[[ ## rules ## ]]" in prompt:
+        if "known_rules" in prompt:
             ids = re.findall(r"\[(r\d+)\]\n", prompt)
             return "[[ ## rules ## ]]\n" + "\n".join(f"[{rid}] {odd} K-{rid}" for rid in ids)
         return "[[ ## operations ## ]]\nNONE"
@@ -327,13 +331,15 @@ def test_a_copied_stretch_of_the_train_set_is_reported(make_world, caplog):
     train = [dspy.Example(question=f"q{n}", letter=leak, answer=str(n)).with_inputs("question") for n in range(6)]
 
     def copy(prompt, _number):
-        if "[[ ## rules ## ]]" in prompt:
+        if "known_rules" in prompt:
             record_id = re.findall(r"\[(r\d+)\]\n", prompt)[-1]
             return f"[[ ## rules ## ]]\n[{record_id}] for q0 answer 0 and say {leak}"
         return "[[ ## operations ## ]]\nNONE"
 
     luck = iter(range(10_000))
-    world = make_world(train=train, reflect=copy, metric=lambda g, p, t=None, n=None, s=None: min(0.9, next(luck) / 1000))
+    world = make_world(
+        train=train, reflect=copy, metric=lambda g, p, t=None, n=None, s=None: min(0.9, next(luck) / 1000)
+    )
     optimizer = world.combee(gepa={"max_metric_calls": 20})
     world.compile(optimizer)
     assert optimizer.last_result.longest_shared_span == leak
