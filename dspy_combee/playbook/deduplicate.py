@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dspy_combee.playbook.entries import PlaybookEntry, joined_ids
-from dspy_combee.specifics import negations, specific_tokens, words_of
+from dspy_combee.specifics import polarity_words, similarity, specific_tokens
 
 Embed = Callable[[Sequence[str]], Sequence[Sequence[float]]]
 """Texts in, one vector a text out, in order."""
@@ -25,7 +25,7 @@ def deduplicate(
 
     Args:
         entries: In any order.
-        likeness: The share of common words from which two entries are one, 0 to 1.
+        likeness: The share of meaningful words in common from which two entries are one, 0 to 1.
         embed: The user's embedder; None leaves the last test out.
         nearness: The cosine from which two entries are one, 0 to 1.
 
@@ -37,7 +37,7 @@ def deduplicate(
     blocks: dict[tuple[frozenset[str], frozenset[str]], list[int]] = {}
     kept: dict[int, PlaybookEntry] = {}
     for index, entry in enumerate(ordered):
-        block = blocks.setdefault((specific_tokens(entry.text), negations(entry.text)), [])
+        block = blocks.setdefault((specific_tokens(entry.text), polarity_words(entry.text)), [])
         twin = next(
             (
                 other
@@ -69,8 +69,7 @@ def folded(entry: PlaybookEntry, twin: PlaybookEntry) -> PlaybookEntry:
 def _same_words(first: str, second: str, likeness: float) -> bool:
     if " ".join(first.casefold().split()) == " ".join(second.casefold().split()):
         return True
-    ours, theirs = words_of(first), words_of(second)
-    return bool(ours | theirs) and len(ours & theirs) / len(ours | theirs) >= likeness
+    return similarity(first, second) >= likeness
 
 
 def _cosine(first: Sequence[float], second: Sequence[float]) -> float:
