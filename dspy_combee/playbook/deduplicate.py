@@ -34,19 +34,20 @@ def deduplicate(
     """
     ordered = sorted(entries, key=lambda entry: (entry.number, entry.id))
     vectors = [tuple(vector) for vector in embed([entry.text for entry in ordered])] if embed and ordered else None
+    same_text: dict[str, int] = {}
     blocks: dict[tuple[frozenset[str], frozenset[str]], list[int]] = {}
     kept: dict[int, PlaybookEntry] = {}
     for index, entry in enumerate(ordered):
+        plain = " ".join(entry.text.casefold().split())
         block = blocks.setdefault((specific_tokens(entry.text), polarity_words(entry.text)), [])
-        twin = next(
-            (
-                other
-                for other in block
-                if _same_words(ordered[other].text, entry.text, likeness)
-                or (vectors is not None and _cosine(vectors[other], vectors[index]) >= nearness)
-            ),
-            None,
+        near = (
+            other
+            for other in block
+            if similarity(ordered[other].text, entry.text) >= likeness
+            or (vectors is not None and _cosine(vectors[other], vectors[index]) >= nearness)
         )
+        twin = same_text[plain] if plain in same_text else next(near, None)
+        same_text[plain] = index if twin is None else twin
         if twin is None:
             block.append(index)
             kept[index] = entry
@@ -64,12 +65,6 @@ def folded(entry: PlaybookEntry, twin: PlaybookEntry) -> PlaybookEntry:
         neutral=entry.neutral + twin.neutral,
         record_ids=joined_ids(entry.record_ids, twin.record_ids),
     )
-
-
-def _same_words(first: str, second: str, likeness: float) -> bool:
-    if " ".join(first.casefold().split()) == " ".join(second.casefold().split()):
-        return True
-    return similarity(first, second) >= likeness
 
 
 def _cosine(first: Sequence[float], second: Sequence[float]) -> float:
