@@ -90,6 +90,8 @@ class RewriteCurate:
     """Every component's current text, as GEPA hands it over; not modified."""
     propose: Proposer
     """The wrapped optimizer's own proposer; called once a group."""
+    max_chars: int | None = None
+    """A longer instruction is refused."""
 
     def __call__(self, reflections: Sequence[Reflection]) -> TextUpdate:
         """Make one call.
@@ -103,7 +105,7 @@ class RewriteCurate:
             text = propose_once(self.propose, self.candidate, self.component, records)
         else:
             text = self._combine([reflection.update for reflection in reflections])
-        return TextUpdate((Entry(text, record_ids),))
+        return TextUpdate((Entry(usable_text(text, max_chars=self.max_chars), record_ids),))
 
     def _combine(self, updates: Sequence[Update]) -> str:
         proposals = "\n\n".join(
