@@ -65,6 +65,10 @@ class Aggregation(Protocol):
         """The name that `Combee(aggregation=...)` takes and that tables show."""
         ...
 
+    def calls_for(self, count: int) -> int:
+        """Return how many calls `count` reflections of one component take when none fails; 1: nothing to aggregate."""
+        ...
+
     def aggregate(self, jobs: Sequence[AggregationJob], *, executor: Executor, rng: random.Random) -> list[Aggregated]:
         """Aggregate every job."""
         ...

@@ -18,20 +18,8 @@ from dspy.utils.callback import BaseCallback
 
 from dspy_combee.errors import MetricError
 from dspy_combee.metrics import MetricCall, Score
+from dspy_combee.provenance import RecordSource
 from dspy_combee.records import render_value
-
-
-@dataclass(frozen=True, slots=True)
-class RecordSource:
-    """Where a reflective record came from."""
-
-    record_id: str
-    example_index: int | None
-    """The example's position in the trainset; None when it is not from there."""
-    score: float | None
-    """The rollout's score; None when the program or the metric raised."""
-    feedback: str
-    """The metric's words, or the error text."""
 
 
 class SourcedFeedback(str):
