@@ -142,6 +142,22 @@ class ACELearner:
             for predictor in targets:
                 set_playbook(predictor, book)
 
+    def with_playbooks(self, program: Any, books: Playbook | Mapping[str, Playbook] | None) -> Any:
+        """Return a copy of the program that starts from these playbooks: one for all, or by predictor name.
+
+        Raises:
+            ValueError: A name is not that of a predictor that learns.
+        """
+        started = program.deepcopy()
+        known = self.playbooks(started)
+        if isinstance(books, Playbook):
+            books = dict.fromkeys(known, books)
+        unknown = sorted(set(books or {}) - set(known))
+        if unknown:
+            raise ValueError(f"playbook must be by predictor name, one of {sorted(known)}, got {unknown}")
+        self.write(started, books or {})
+        return started
+
     def learning_predictors(self, program: Any) -> dict[str, Any]:
         """Return the predictors that are not frozen, by name."""
         return {name: p for name, p in program.named_predictors() if name not in self._settings.frozen}

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from dspy_combee.aggregation.base import Aggregated, Aggregation, AggregationJob
-from dspy_combee.errors import BudgetExhausted, CombeeError, LMUnavailableError
-from dspy_combee.learners.base import PromptLearner, Reflection, Trajectory, Update
+from dspy_combee.aggregation.base import Aggregated, Aggregation
+from dspy_combee.errors import BudgetExhausted, CombeeError, LMUnavailableError, MetricError
+from dspy_combee.learners.base import PromptLearner, Trajectory
 from dspy_combee.rounds.learn_record import RecordWork
-from dspy_combee.rounds.learner_extras import JoinsUpdates, describe_program, dump_program, load_program
+from dspy_combee.rounds.learner_extras import describe_program, dump_program, load_program
+from dspy_combee.rounds.one_round import LearnedBatch, aggregate_reflections, learn_batch, record_round
 from dspy_combee.rounds.records import (
     BatchSizePolicy,
-    ComponentUpdate,
     FixedBatchSize,
     RoundRecord,
     RoundSchedule,
@@ -29,11 +29,11 @@ from dspy_combee.rounds.records import (
     StopReason,
     Validation,
 )
-from dspy_combee.rounds.run_files import Learned, RunFiles
+from dspy_combee.rounds.run_files import RunFiles
 from dspy_combee.rounds.source import Batch, TrainingSource
-from dspy_combee.rounds.validation import stop_if_fatal, validate
+from dspy_combee.rounds.validation import validate
 from dspy_combee.runtime.budget import Meter
-from dspy_combee.runtime.execution.base import Executor, Outcome
+from dspy_combee.runtime.execution.base import Executor
 from dspy_combee.runtime.retry import RetryPolicy
 from dspy_combee.seeding import branch_rng
 
@@ -88,6 +88,7 @@ def run_rounds(
         LMUnavailableError: The model failed on everything.
         MetricError: The metric returned something that is no score.
     """
+    meter = meter if meter is not None else Meter()
     run = _Run(
         learner=learner,
         source=source,
@@ -96,8 +97,8 @@ def run_rounds(
         valset=valset,
         policy=batch_sizes or FixedBatchSize(1),
         schedule=schedule or RoundSchedule(),
-        meter=meter or Meter(),
-        work=RecordWork(learner, meter or Meter(), retry or RetryPolicy(), seed),
+        meter=meter,
+        work=RecordWork(learner, meter, retry or RetryPolicy(), seed),
         files=RunFiles(log_dir),
         seed=seed,
         on_round=on_round,
@@ -155,12 +156,12 @@ class _Run:
     failed_rounds: int = 0
     failed_records: int = 0
     """Records in a row that could not be run and scored."""
-    reflected: int = 0
     best_score: float | None = None
     rounds: list[RoundRecord] = field(default_factory=list)
     validations: list[Validation] = field(default_factory=list)
     policy_state: Any = None
     last_error: str = ""
+    last_failure: Exception | None = None
 
     def resume(self) -> None:
         """Take up an earlier part of the run, when there is one."""
@@ -210,9 +211,8 @@ class _Run:
         return RoundsResult(program, reason, tuple(self.rounds), tuple(self.validations), self.program, error)
 
     def _finish(self, reason: StopReason) -> tuple[StopReason, str]:
-        if self.rounds and all(score is None for record in self.rounds for score in record.scores) and self.last_error:
-            if not any(record.reflections for record in self.rounds):
-                raise LMUnavailableError(f"no record could be run, scored and reflected on: {self.last_error}")
+        if self.failed_records and self.failed_records == sum(record.batch_size for record in self.rounds):
+            raise self._outage()
         if self.valset and self.is_changed and self._may_validate():
             self._validate()
         return ("perfect" if self._is_perfect() else reason), ""
@@ -256,18 +256,24 @@ class _Run:
 
     def _round(self, batch: Batch, *, is_full: bool) -> None:
         index, began = len(self.rounds), self.clock()
-        trajectories: dict[int, Trajectory] = {}
-        learned = self._learn(index, batch, trajectories)
+        learned = learn_batch(
+            self.work, self.program, batch, round_index=index, files=self.files, executor=self.executor
+        )
         self._give_up_on_outage(learned)
-        aggregated = self._aggregate(index, [r for item in learned for r in item.reflections])
-        updates = [item.update for item in aggregated if item.update is not None]
-        for update in updates:
-            self.program = self.learner.update(self.program, update)
-        self.is_changed = self.is_changed or bool(updates)
-        self._note_failure(aggregated, updates)
+        aggregated = aggregate_reflections(
+            self.learner,
+            self.program,
+            learned.reflections,
+            aggregation=self.aggregation,
+            executor=self.executor,
+            meter=self.meter,
+            rng=branch_rng(self.seed, "round", index),
+        )
+        self._commit(aggregated)
+        self._note_failure(learned, aggregated)
         # Counted here and not in the workers: the calls that learn from a scored run must not be refused by its count.
-        self.meter.count_metric_calls(sum(item.score is not None for item in learned))
-        record = _record_of(index, batch, learned, aggregated, is_full=is_full, seconds=self.clock() - began)
+        self.meter.count_metric_calls(_newly_scored(batch, learned))
+        record = record_round(index, batch, learned, aggregated, is_full=is_full, seconds=self.clock() - began)
         self.rounds.append(record)
         self.position += len(batch.items)
         self._observe(record)
@@ -275,60 +281,38 @@ class _Run:
         self._save()
         self._log(record)
         if self.on_round is not None:
-            self.on_round(record, [trajectories[i] for i in sorted(trajectories)])
+            self.on_round(record, learned.trajectories)
 
-    def _learn(self, round_index: int, batch: Batch, trajectories: dict[int, Trajectory]) -> list[Learned]:
-        """Return what each record of the batch taught, in order; what an interrupted run had done is not done again."""
-
-        def work(position: int) -> Learned:
-            record_id = batch.record_ids[position]
-            known = self.files.recall(round_index, record_id)
-            if known is not None:
-                return known
-            trajectory, learned = self.work.learn(self.program, batch.items[position], record_id)
-            trajectories[position] = trajectory
-            if not learned.error or trajectory.error is not None:
-                self.files.keep(round_index, learned)
-            return learned
-
-        outcomes = self.executor.run(work, range(len(batch.items)), on_done=stop_if_fatal)
-        return [_learned(batch.record_ids[outcome.index], outcome) for outcome in outcomes]
-
-    def _give_up_on_outage(self, learned: Sequence[Learned]) -> None:
+    def _give_up_on_outage(self, learned: LearnedBatch) -> None:
         """Raise when nothing works: going on would spend the whole run on failures and call the result a program."""
-        for item in learned:
-            is_lost = item.score is None and not item.reflections and bool(item.error)
+        for record, failure in zip(learned.records, learned.failures, strict=True):
+            is_lost = record.score is None and not record.reflections and bool(record.error)
             self.failed_records = self.failed_records + 1 if is_lost else 0
-            self.last_error = item.error or self.last_error
-        if self.failed_records >= FAILED_RECORDS and self.failed_records >= len(learned):
-            raise LMUnavailableError(
-                f"none of the last {self.failed_records} records could be run and scored: {self.last_error}"
-            )
+            self.last_error = record.error or self.last_error
+            self.last_failure = failure or self.last_failure
+        if self.failed_records >= FAILED_RECORDS and self.failed_records >= len(learned.records):
+            raise self._outage()
 
-    def _aggregate(self, round_index: int, reflections: Sequence[Reflection]) -> list[Aggregated]:
-        by_component: dict[str, list[Reflection]] = {}
-        for reflection in reflections:
-            by_component.setdefault(reflection.component, []).append(reflection)
-        join = self.learner.join if isinstance(self.learner, JoinsUpdates) else None
-        jobs = [
-            AggregationJob(component, tuple(found), partial(self._curate, self.program), join)
-            for component, found in sorted(by_component.items())
-        ]
-        if not jobs:
-            return []
-        return self.aggregation.aggregate(jobs, executor=self.executor, rng=branch_rng(self.seed, "round", round_index))
+    def _outage(self) -> CombeeError:
+        kind = MetricError if isinstance(self.last_failure, MetricError) else LMUnavailableError
+        error = kind(
+            f"none of the last {self.failed_records} records could be run, scored and reflected on: {self.last_error}"
+        )
+        error.__cause__ = self.last_failure
+        return error
 
-    def _curate(self, program: Any, reflections: Sequence[Reflection]) -> Update:
-        is_first_level = all(reflection.update is None for reflection in reflections)
-        with self.meter.stage("curate" if is_first_level else "merge"):
-            return self.learner.curate(program, reflections)
+    def _commit(self, aggregated: Sequence[Aggregated]) -> None:
+        updates = [item.update for item in aggregated if item.update is not None]
+        for update in updates:
+            self.program = self.learner.update(self.program, update)
+        self.is_changed = self.is_changed or bool(updates)
 
-    def _note_failure(self, aggregated: Sequence[Aggregated], updates: Sequence[Update]) -> None:
-        if updates or not aggregated:
-            self.failed_rounds = 0
-            return
-        errors = [call.error for item in aggregated for call in item.calls if call.error]
-        self.failed_rounds = self.failed_rounds + 1 if errors else 0
+    def _note_failure(self, learned: LearnedBatch, aggregated: Sequence[Aggregated]) -> None:
+        """Count rounds in a row that gave no update because calls failed; one with nothing to learn is no failure."""
+        errors = [record.error for record in learned.records if record.error]
+        errors += [call.error for item in aggregated for call in item.calls if call.error]
+        has_update = any(item.update is not None for item in aggregated)
+        self.failed_rounds = self.failed_rounds + 1 if errors and not has_update else 0
         self.last_error = errors[-1] if errors else self.last_error
 
     def _observe(self, record: RoundRecord) -> None:
@@ -403,34 +387,9 @@ class _Run:
         )
 
 
-def _learned(record_id: str, outcome: Outcome[Learned]) -> Learned:
-    if outcome.value is not None:
-        return outcome.value
-    error = outcome.error
-    words = str(error) if isinstance(error, CombeeError) else f"{type(error).__name__}: {error}"
-    return Learned(record_id, None, (), words)
-
-
-def _record_of(
-    index: int,
-    batch: Batch,
-    learned: Sequence[Learned],
-    aggregated: Sequence[Aggregated],
-    *,
-    is_full: bool,
-    seconds: float,
-) -> RoundRecord:
-    return RoundRecord(
-        index=index,
-        epoch=batch.epoch,
-        batch_size=len(batch.items),
-        is_full=is_full,
-        record_ids=batch.record_ids,
-        examples=batch.examples,
-        scores=tuple(item.score for item in learned),
-        errors=tuple((item.record_id, item.error) for item in learned if item.error),
-        reflections=sum(len(item.reflections) for item in learned),
-        updates=tuple(ComponentUpdate.of(item) for item in aggregated),
-        seconds=seconds,
-        recalled=sum(item.is_recalled for item in learned),
+def _newly_scored(batch: Batch, learned: LearnedBatch) -> int:
+    """Return how many records the metric was called for; recorded trajectories bring their score along."""
+    return sum(
+        record.score is not None and not isinstance(item, Trajectory)
+        for item, record in zip(batch.items, learned.records, strict=True)
     )
