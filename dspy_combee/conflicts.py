@@ -27,7 +27,8 @@ def find_conflicts(texts: Sequence[str], *, alike: float = ALIKE) -> tuple[Confl
     """Return the pairs of texts that share most of their words but not their negations or their particulars.
 
     Texts that share a particular and differ in another ("returns over $50: code A1", "returns over $50: code B2") are
-    a pair; texts that share none ("code A1 for returns", "code B2 for refunds") are two lessons.
+    a pair; texts that share none ("code A1 for returns", "code B2 for refunds") are two lessons, unless all that
+    differs is the one particular that each has.
 
     Args:
         texts: The lessons.
@@ -52,4 +53,10 @@ def _contradict(one: str, other: str, alike: float) -> bool:
     if polarity_words(one) != polarity_words(other):
         return specific_tokens(one) == specific_tokens(other)
     ours, theirs = specific_tokens(one), specific_tokens(other)
+    if len(ours) == len(theirs) == 1 and ours != theirs:
+        return _words_without(one, ours) == _words_without(other, theirs)
     return bool(ours & theirs) and bool(ours - theirs) and bool(theirs - ours)
+
+
+def _words_without(text: str, particulars: frozenset[str]) -> frozenset[str]:
+    return content_words(text) - frozenset[str]().union(*(content_words(particular) for particular in particulars))
