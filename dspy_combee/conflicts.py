@@ -52,10 +52,16 @@ def _contradict(one: str, other: str, alike: float) -> bool:
         return False
     if polarity_words(one) != polarity_words(other):
         return specific_tokens(one) == specific_tokens(other)
-    ours, theirs = specific_tokens(one), specific_tokens(other)
+    ours, theirs = _particulars(one), _particulars(other)
     if len(ours) == len(theirs) == 1 and ours != theirs:
         return _words_without(one, ours) == _words_without(other, theirs)
     return bool(ours & theirs) and bool(ours - theirs) and bool(theirs - ours)
+
+
+def _particulars(text: str) -> frozenset[str]:
+    """Return the specific tokens without those that are part of another one ("9" in "L-9")."""
+    tokens = specific_tokens(text)
+    return frozenset(token for token in tokens if not any(token != other and token in other for other in tokens))
 
 
 def _words_without(text: str, particulars: frozenset[str]) -> frozenset[str]:
