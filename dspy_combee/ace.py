@@ -325,6 +325,7 @@ class ACE(ACELearner, Teleprompter):
                 schedule=self.schedule,
                 meter=meter,
                 retry=self.retry,
+                reflection_lm=self.reflection_lm,
                 seed=self.seed,
                 log_dir=self.log_dir if batch_size is None else log_dir,
                 on_round=on_each_round,

@@ -20,13 +20,13 @@ REPEAT_CHARS = 120
 
 
 def render_run(
-    trajectory: Trajectory, component_names: Mapping[int, str], *, max_chars: int | None = DEFAULT_RUN_CHARS
+    trajectory: Trajectory, component_names: Mapping[object, str], *, max_chars: int | None = DEFAULT_RUN_CHARS
 ) -> str:
     """Return what the program was given and did, without a word on whether it was right.
 
     Args:
         trajectory: The run.
-        component_names: The name of each predictor by the `id()` of the object in the trace.
+        component_names: The name of each predictor, see `names_of_components`.
         max_chars: The longest text wanted; None for no limit.
     """
     record: dict[str, Any] = {}
@@ -58,14 +58,24 @@ def render_judgement(trajectory: Trajectory, *, max_chars: int = 6_000) -> str:
     return "\n".join(lines) or "nothing is known"
 
 
-def component_name(predictor: Any, component_names: Mapping[int, str]) -> str:
+def names_of_components(program: Any) -> dict[object, str]:
+    """Return the name of each predictor by the `id()` of the object in a trace, and by its `stage`.
+
+    DSPy gives a predictor its stage when it is made, and copies of a program keep it: so traces that were recorded with
+    another copy of the program are told apart too.
+    """
+    named = program.named_predictors()
+    return {**{predictor.stage: name for name, predictor in named}, **{id(p): name for name, p in named}}
+
+
+def component_name(predictor: Any, component_names: Mapping[object, str]) -> str:
     """Return the name of the predictor in a trace entry; recorded traces hold the name itself."""
     if isinstance(predictor, str):
         return predictor
-    return component_names.get(id(predictor), "")
+    return component_names.get(id(predictor)) or component_names.get(getattr(predictor, "stage", None), "")
 
 
-def components_that_ran(trajectory: Trajectory, component_names: Mapping[int, str]) -> tuple[str, ...]:
+def components_that_ran(trajectory: Trajectory, component_names: Mapping[object, str]) -> tuple[str, ...]:
     """Return the predictors of the trace by name, each once, in call order."""
     names = (component_name(predictor, component_names) for predictor, _, _ in trajectory.trace)
     return tuple(dict.fromkeys(name for name in names if name))

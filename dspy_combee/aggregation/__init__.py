@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dspy_combee.aggregation.base import Aggregation
+from dspy_combee.aggregation.hierarchical import Hierarchical
 from dspy_combee.aggregation.scan import DEFAULT_REFLECTION_CHARS, Scan
 from dspy_combee.aggregation.single_pass import SinglePass
+from dspy_combee.aggregation.summarize import Summarize
+from dspy_combee.aggregation.top_k import TopK
 
-NAMES = ("scan", "single_pass")
+_BASELINES = {"single_pass": SinglePass, "top_k": TopK, "summarize": Summarize, "hierarchical": Hierarchical}
+NAMES = ("scan", *_BASELINES)
 
 
 def make_aggregation(
@@ -32,7 +36,7 @@ def make_aggregation(
     if isinstance(aggregation, str):
         if aggregation not in NAMES:
             raise ValueError(f"aggregation must be one of {', '.join(NAMES)}, or an Aggregation; got {aggregation!r}")
-        return scan if aggregation == "scan" else SinglePass()
+        return scan if aggregation == "scan" else _BASELINES[aggregation]()
     if not isinstance(aggregation, Aggregation):
         raise TypeError(f"aggregation must be a name or an Aggregation, got {type(aggregation).__name__}")
     return aggregation

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import dspy
 
 from dspy_combee.errors import LMUnavailableError, MetricError
-from dspy_combee.learners.ace_curate import PlaybookCurate, ask
+from dspy_combee.learners.ace_curate import PlaybookCurate, ask, votes_in
 from dspy_combee.learners.ace_signatures import KeyInsights, Reflect, ReflectWithoutLabels
 from dspy_combee.learners.base import Reflection, Trajectory, Update
 from dspy_combee.learners.playbook_update import PlaybookUpdate, join_updates
@@ -25,7 +25,7 @@ from dspy_combee.playbook.deduplicate import Embed
 from dspy_combee.playbook.limit import CountTokens
 from dspy_combee.playbook.text import split_instructions
 from dspy_combee.runtime.retry import ErrorKind, classify_error
-from dspy_combee.trajectory_text import components_that_ran, render_judgement, render_run
+from dspy_combee.trajectory_text import components_that_ran, names_of_components, render_judgement, render_run
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class ACELearner:
         books = self.playbooks(program)
         if not books:
             return ()
-        names = {id(predictor): name for name, predictor in program.named_predictors()}
+        names = names_of_components(program)
         ran = [name for name in components_that_ran(trajectory, names) if name in books]
         concerned = [""] if self._settings.scope == "program" else (ran or list(books))
         with self._reflection_model():
@@ -106,6 +106,16 @@ class ACELearner:
     def join(self, updates: Sequence[Update]) -> PlaybookUpdate:
         """Join updates in code, for when the call that should merge them failed; nothing is lost."""
         return join_updates(update for update in updates if isinstance(update, PlaybookUpdate))
+
+    def condense(self, reflections: Sequence[Reflection], summary: str) -> Reflection:
+        """Return one reflection for several, with the summary as its text; every vote stays with its run."""
+        votes = [
+            [entry_id, tag, record_id]
+            for reflection in reflections
+            for entry_id, tag, record_id in votes_in(reflection)
+        ]
+        ids = tuple(dict.fromkeys(record_id for reflection in reflections for record_id in reflection.record_ids))
+        return Reflection(summary, ids, reflections[0].component, details={"votes": votes})
 
     def update(self, program: Any, update: Update) -> Any:
         """Return a copy of the program whose playbook has the update applied, deduplicated and within its limit."""
@@ -198,7 +208,7 @@ class ACELearner:
         trajectory: Trajectory,
         concerned: Sequence[str],
         books: Mapping[str, Playbook],
-        names: Mapping[int, str],
+        names: Mapping[object, str],
     ) -> Any:
         signature, inputs = self._reflector(program, trajectory, concerned, names)
         inputs["playbook"] = _shown_playbooks(books, concerned)
@@ -211,7 +221,7 @@ class ACELearner:
         return reply
 
     def _reflector(
-        self, program: Any, trajectory: Trajectory, concerned: Sequence[str], names: Mapping[int, str]
+        self, program: Any, trajectory: Trajectory, concerned: Sequence[str], names: Mapping[object, str]
     ) -> tuple[Any, dict[str, Any]]:
         """Return the signature to ask and its inputs, but for the playbook."""
         tasks = [self._task(program, name) for name in concerned]

@@ -163,10 +163,21 @@ def votes_of(reflections: Sequence[Reflection], book: Playbook) -> tuple[Vote, .
     """Return the votes that the reflections carry on entries of the playbook, one a run and entry."""
     found: set[Vote] = set()
     for reflection in reflections:
-        for entry_id, tag in (reflection.details or {}).get("votes", ()):
+        for entry_id, tag, record_id in votes_in(reflection):
             if book.get(entry_id) and tag in ("helpful", "harmful", "neutral"):
-                found.update(Vote(entry_id, record_id, tag) for record_id in reflection.record_ids)
+                found.add(Vote(entry_id, record_id, tag))
     return tuple(found)
+
+
+def votes_in(reflection: Reflection) -> list[tuple[str, Any, str]]:
+    """Return entry id, tag and record id of each vote that a reflection carries.
+
+    A vote without a record of its own is that of the reflection's record.
+    """
+    details = reflection.details if isinstance(reflection.details, dict) else {}
+    return [
+        (vote[0], vote[1], vote[2] if len(vote) > 2 else reflection.record_ids[0]) for vote in details.get("votes", ())
+    ]
 
 
 def cited_records(item: CuratedOperation, reflections: Sequence[Reflection]) -> tuple[str, ...]:

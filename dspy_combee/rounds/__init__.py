@@ -1,6 +1,6 @@
 """The round loop: generate, reflect, aggregate, update, validate, for any prompt learner and any aggregation."""
 
-from dspy_combee.rounds.learner_extras import JoinsUpdates, KeepsPrograms
+from dspy_combee.rounds.learner_extras import CondensesReflections, JoinsUpdates, KeepsPrograms
 from dspy_combee.rounds.loop import run_rounds
 from dspy_combee.rounds.records import (
     BatchSizePolicy,
@@ -19,6 +19,7 @@ from dspy_combee.rounds.validation import validate
 __all__ = [
     "Batch",
     "BatchSizePolicy",
+    "CondensesReflections",
     "ComponentUpdate",
     "ExampleSource",
     "FixedBatchSize",

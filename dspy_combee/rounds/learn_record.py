@@ -28,6 +28,8 @@ class RecordWork:
     meter: Meter
     retry: RetryPolicy
     seed: int
+    reflection_lm: Any = None
+    """The model that reflections are asked of; None means that of the caller's context."""
 
     def generate(self, program: Any, example: Any, record_id: str) -> Trajectory:
         """Run and score, again when the model fails in a way that passes."""
@@ -43,7 +45,8 @@ class RecordWork:
         """
         trajectory = item if isinstance(item, Trajectory) else self.generate(program, item, record_id)
         try:
-            reflections = self._reflect(program, trajectory)
+            with reflection_context(self.reflection_lm):
+                reflections = self._reflect(program, trajectory)
         except Exception as error:  # noqa: BLE001 - recorded with the record
             failure = f"reflection failed: {type(error).__name__}: {error}"
             return trajectory, Learned(record_id, trajectory.score, (), failure)
@@ -60,6 +63,11 @@ class RecordWork:
 
     def _try(self, function: Callable[[], Result], rng: random.Random) -> Result:
         return call_with_retry(function, self.retry, rng)
+
+
+def reflection_context(lm: Any) -> AbstractContextManager[Any]:
+    """Return a context in which `dspy.settings.lm` is the reflection model; the caller's own for None."""
+    return nullcontext() if lm is None else dspy.context(lm=lm)
 
 
 def _fresh_sample() -> AbstractContextManager[Any]:

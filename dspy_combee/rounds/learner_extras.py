@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from dspy_combee.learners.base import Update
+from dspy_combee.learners.base import Reflection, Update
 
 
 @runtime_checkable
@@ -14,6 +14,15 @@ class JoinsUpdates(Protocol):
 
     def join(self, updates: Sequence[Update]) -> Update:
         """Return one update that holds everything the updates hold, without a call."""
+        ...
+
+
+@runtime_checkable
+class CondensesReflections(Protocol):
+    """A learner whose reflections carry more than text, which a summary of them must not lose."""
+
+    def condense(self, reflections: Sequence[Reflection], summary: str) -> Reflection:
+        """Return one reflection that stands for several, with the summary as its text."""
         ...
 
 

@@ -58,6 +58,7 @@ def run_rounds(
     schedule: RoundSchedule | None = None,
     meter: Meter | None = None,
     retry: RetryPolicy | None = None,
+    reflection_lm: Any = None,
     seed: int = 0,
     log_dir: str | os.PathLike[str] | None = None,
     on_round: OnRound | None = None,
@@ -77,6 +78,7 @@ def run_rounds(
         schedule: When to validate and to stop.
         meter: Counts what is spent. The caller installs it; its limit on metric calls caps the batches here.
         retry: For rate limits, outages and time-outs of single steps.
+        reflection_lm: The model of reflections and aggregation calls; None means that of the caller's context.
         seed: For the aggregation and the jitter of retries.
         log_dir: Where the run is kept and resumed from; the caller makes sure that it belongs to this run.
         on_round: Told of each round.
@@ -98,7 +100,7 @@ def run_rounds(
         policy=batch_sizes or FixedBatchSize(1),
         schedule=schedule or RoundSchedule(),
         meter=meter,
-        work=RecordWork(learner, meter, retry or RetryPolicy(), seed),
+        work=RecordWork(learner, meter, retry or RetryPolicy(), seed, reflection_lm),
         files=RunFiles(log_dir),
         seed=seed,
         on_round=on_round,
@@ -268,6 +270,7 @@ class _Run:
             executor=self.executor,
             meter=self.meter,
             rng=branch_rng(self.seed, "round", index),
+            reflection_lm=self.work.reflection_lm,
         )
         self._commit(aggregated)
         self._note_failure(learned, aggregated)

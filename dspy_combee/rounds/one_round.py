@@ -14,8 +14,8 @@ from typing import Any
 from dspy_combee.aggregation.base import Aggregated, Aggregation, AggregationJob
 from dspy_combee.errors import CombeeError
 from dspy_combee.learners.base import PromptLearner, Reflection, Trajectory, Update
-from dspy_combee.rounds.learn_record import RecordWork
-from dspy_combee.rounds.learner_extras import JoinsUpdates
+from dspy_combee.rounds.learn_record import RecordWork, reflection_context
+from dspy_combee.rounds.learner_extras import CondensesReflections, JoinsUpdates
 from dspy_combee.rounds.records import ComponentUpdate, RoundRecord
 from dspy_combee.rounds.run_files import Learned, RunFiles
 from dspy_combee.rounds.source import Batch
@@ -78,17 +78,20 @@ def aggregate_reflections(
     executor: Executor,
     meter: Meter,
     rng: random.Random,
+    reflection_lm: Any = None,
 ) -> list[Aggregated]:
-    """Distil one update a component, every group against the same program."""
+    """Distil one update a component, every group against the same program, with the reflection model."""
     by_component: dict[str, list[Reflection]] = {}
     for reflection in reflections:
         by_component.setdefault(reflection.component, []).append(reflection)
     join = learner.join if isinstance(learner, JoinsUpdates) else None
+    condense = learner.condense if isinstance(learner, CondensesReflections) else None
     jobs = [
-        AggregationJob(component, tuple(found), partial(_curate, learner, program, meter), join)
+        AggregationJob(component, tuple(found), partial(_curate, learner, program, meter), join, condense)
         for component, found in sorted(by_component.items())
     ]
-    return aggregation.aggregate(jobs, executor=executor, rng=rng) if jobs else []
+    with reflection_context(reflection_lm), meter.stage("aggregate"):
+        return aggregation.aggregate(jobs, executor=executor, rng=rng) if jobs else []
 
 
 def record_round(

@@ -107,6 +107,7 @@ class TraceSource:
         """Return up to `count` traces from a position on, skipping what lies before it.
 
         Raises:
+            TypeError: The stream holds something else than trajectories.
             ValueError: The position has been passed already: a stream is read once.
         """
         if position < self._position:
@@ -114,6 +115,9 @@ class TraceSource:
         for _ in islice(self._traces, position - self._position):
             pass
         taken = list(islice(self._traces, count))
+        wrong = next((trace for trace in taken if not isinstance(trace, Trajectory)), None)
+        if wrong is not None:
+            raise TypeError(f"traces must be Trajectory objects, got {type(wrong).__name__}; read rows by TraceReader")
         self._position = position + len(taken)
         record_ids = tuple(f"r{position + offset + 1}" for offset in range(len(taken)))
         return Batch(

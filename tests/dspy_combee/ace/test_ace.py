@@ -2,12 +2,14 @@ import dspy
 import pytest
 
 from dspy_combee.ace import ACE
+from dspy_combee.aggregation import make_aggregation
 from dspy_combee.aggregation.scan import Scan
 from dspy_combee.errors import LMUnavailableError, MetricError, ResumeMismatchError
 from dspy_combee.learners.base import PromptLearner, Trajectory
 from dspy_combee.playbook import AddEntry, Playbook
 from dspy_combee.runtime.budget import Budget
 from dspy_combee.runtime.retry import RetryPolicy
+from dspy_combee.traces import TraceReader
 
 
 def ace(world, **kwargs):
@@ -318,3 +320,37 @@ def test_track_stats_puts_the_result_on_the_program(world, program):
     better = compiled(world, program, ace(world, track_stats=True), trainset=world.examples("apple"))
     assert better.detailed_results.stop_reason == "completed"
     assert not hasattr(compiled(world, program, ace(world), trainset=world.examples("apple")), "detailed_results")
+
+
+def test_votes_survive_an_aggregation_that_sums_up(world, program, say):
+    usual = world.answer_reflection
+    world.answer_reflection = lambda prompt: (
+        say(summary="The code of apple is K-17.") if "Summarise what" in prompt else usual(prompt)
+    )
+    start = Playbook().apply([AddEntry(f"The code of {f} is {c}.", "Codes") for f, c in world.codes.items()])
+    for name in ("summarize", "hierarchical"):
+        optimizer = ace(world, playbook=start, batch_size=8, aggregation=make_aggregation(name))
+        book = Playbook.from_program(compiled(world, program, optimizer, trainset=world.examples()))
+        assert [entry.helpful for entry in book.entries] == [1] * 8
+
+
+def test_traces_of_dspy_itself_are_told_apart_by_predictor(world):
+    class Two(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = dspy.Predict("question -> answer"), dspy.Predict("question -> answer")
+
+        def forward(self, question):
+            return self.second(question=self.first(question=question).answer)
+
+    recorded = Two()
+    example, prediction = world.examples("fig")[0], dspy.Prediction(answer="?")
+    row = (example, prediction, [(recorded.second, {"question": "q"}, prediction)], world.metric(example, prediction))
+    better = compiled(world, recorded.deepcopy(), ace(world), traces=TraceReader([row]))
+    assert len(Playbook.from_program(better, "first")) == 0
+    assert [e.text for e in Playbook.from_program(better, "second").entries] == ["The code of fig is K-67."]
+
+
+def test_rows_that_are_no_trajectories_are_refused(world, program):
+    with pytest.raises(TypeError, match="read rows by TraceReader"):
+        compiled(world, program, ace(world), traces=[{"inputs": "x"}])
