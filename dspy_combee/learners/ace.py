@@ -24,6 +24,7 @@ from dspy_combee.playbook import Playbook, approximate_tokens, playbook_of, set_
 from dspy_combee.playbook.deduplicate import Embed
 from dspy_combee.playbook.limit import CountTokens
 from dspy_combee.playbook.text import split_instructions
+from dspy_combee.program_state import state_of, with_state
 from dspy_combee.runtime.retry import ErrorKind, classify_error
 from dspy_combee.trajectory_text import components_that_ran, names_of_components, render_judgement, render_run
 
@@ -175,16 +176,13 @@ class ACELearner:
     def dump_program(self, program: Any) -> dict[str, Any]:
         """Return what a checkpoint keeps of a program, as JSON data: its state, and the playbooks with provenance."""
         return {
-            "state": program.dump_state(),
+            "state": state_of(program),
             "playbooks": {name: book.to_dict() for name, book in self.playbooks(program).items()},
         }
 
     def load_program(self, program: Any, state: Mapping[str, Any]) -> Any:
         """Return a copy of the program in the state of a checkpoint."""
-        restored = program.deepcopy()
-        restored.load_state(state["state"])
-        for (_, before), (_, after) in zip(program.named_predictors(), restored.named_predictors(), strict=True):
-            after.lm = before.lm  # DSPy writes models without their keys
+        restored = with_state(program, state["state"])
         self.write(restored, {name: Playbook.from_dict(book) for name, book in state["playbooks"].items()})
         return restored
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from dspy_combee.learners.base import Reflection, Update
+from dspy_combee.program_state import state_of, with_state
 
 
 @runtime_checkable
@@ -45,18 +46,14 @@ class KeepsPrograms(Protocol):
 
 def dump_program(learner: Any, program: Any) -> Mapping[str, Any]:
     """Return what a checkpoint keeps of a program: what the learner says, or DSPy's own state."""
-    return learner.dump_program(program) if isinstance(learner, KeepsPrograms) else {"state": program.dump_state()}
+    return learner.dump_program(program) if isinstance(learner, KeepsPrograms) else {"state": state_of(program)}
 
 
 def load_program(learner: Any, program: Any, state: Mapping[str, Any]) -> Any:
     """Return a copy of the program in the state of a checkpoint, with the models that the program had."""
     if isinstance(learner, KeepsPrograms):
         return learner.load_program(program, state)
-    restored = program.deepcopy()
-    restored.load_state(state["state"])
-    for (_, before), (_, after) in zip(program.named_predictors(), restored.named_predictors(), strict=True):
-        after.lm = before.lm  # DSPy writes models without their keys
-    return restored
+    return with_state(program, state["state"])
 
 
 def describe_program(learner: Any, program: Any) -> str:

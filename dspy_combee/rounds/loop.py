@@ -358,6 +358,8 @@ class _Run:
         self._save()
 
     def _save(self) -> None:
+        if not self.files.is_kept:
+            return
         self.files.save_checkpoint(
             {
                 "rounds": len(self.rounds),

@@ -57,6 +57,11 @@ class RunFiles:
             elif record.get("kind") in ("learned", "validated"):
                 self._recalled[record["key"]] = record
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether anything is kept."""
+        return self._directory is not None
+
     def checkpoint(self) -> dict[str, Any] | None:
         """Return the last checkpoint; None when there is none."""
         if self._directory is None:

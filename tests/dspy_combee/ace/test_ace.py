@@ -1,3 +1,6 @@
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
 import dspy
 import pytest
 
@@ -354,3 +357,40 @@ def test_traces_of_dspy_itself_are_told_apart_by_predictor(world):
 def test_rows_that_are_no_trajectories_are_refused(world, program):
     with pytest.raises(TypeError, match="read rows by TraceReader"):
         compiled(world, program, ace(world), traces=[{"inputs": "x"}])
+
+
+def test_an_interrupt_keeps_what_was_learned_and_the_run_goes_on_from_there(world, program, tmp_path):
+    usual = world.answer_task
+    world.answer_task = lambda prompt: KeyboardInterrupt() if "code of cherry?" in prompt else usual(prompt)
+    optimizer = ace(world, log_dir=tmp_path, shuffle=False)
+    with pytest.raises(KeyboardInterrupt):
+        compiled(world, program, optimizer, trainset=world.examples())
+    assert optimizer.last_result.stop_reason == "interrupted"
+    assert len(Playbook.from_program(optimizer.last_result.program)) == 2
+    world.answer_task = usual
+    calls = world.task.calls
+    resumed = compiled(world, program, ace(world, log_dir=tmp_path, shuffle=False), trainset=world.examples())
+    assert world.task.calls - calls == 6
+    whole = compiled(world, program, ace(world, shuffle=False), trainset=world.examples())
+    assert Playbook.from_program(resumed) == Playbook.from_program(whole)
+
+
+def test_a_program_with_a_model_of_its_own_is_kept_and_resumed_with_it(world, program, tmp_path):
+    program.lm = world.task_lm
+    first = ace(world, log_dir=tmp_path).compile(program, trainset=world.examples("apple"))
+    again = ace(world, log_dir=tmp_path).compile(program, trainset=world.examples("apple"))
+    assert again.signature.instructions == first.signature.instructions
+    assert again.lm.engine is world.task
+
+
+def test_compiling_works_inside_a_running_event_loop_and_in_threads(world, program):
+    def run(fruit):
+        with dspy.context(lm=world.task_lm):
+            return ace(world).compile(program, trainset=world.examples(fruit))
+
+    async def main():
+        return run("fig")
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [Playbook.from_program(better) for better in [*pool.map(run, world.codes), asyncio.run(main())]]
+    assert [book.entries[0].text.split()[3] for book in found] == [*world.codes, "fig"]
