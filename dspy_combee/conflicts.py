@@ -6,10 +6,12 @@ sides, and what that call does not settle is kept. Pure.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
-from dspy_combee.specifics import contains_rule, content_words, polarity_words, similarity, specific_tokens
+from dspy_combee.specifics import contains_rule, content_words, polarity_words, specific_tokens
 
 ALIKE = 0.5
 """The share of meaningful words in common from which two lessons speak of the same thing."""
@@ -24,11 +26,10 @@ class Conflict:
 
 
 def find_conflicts(texts: Sequence[str], *, alike: float = ALIKE) -> tuple[Conflict, ...]:
-    """Return the pairs of texts that share most of their words but not their negations or their particulars.
+    """Return the pairs of texts that share most of their words but differ in a negation or in one particular.
 
-    Texts that share a particular and differ in another ("returns over $50: code A1", "returns over $50: code B2") are
-    a pair; texts that share none ("code A1 for returns", "code B2 for refunds") are two lessons, unless all that
-    differs is the one particular that each has.
+    "Returns over $50: code A1" and "returns over $50: code B2" are a pair. Texts that differ in more ("code A1 for late
+    returns", "code B2 for damaged refunds"; "Q1 is A1", "Q2 is A2") are two lessons.
 
     Args:
         texts: The lessons.
@@ -37,27 +38,33 @@ def find_conflicts(texts: Sequence[str], *, alike: float = ALIKE) -> tuple[Confl
     Returns:
         Pairs in order of the first, then the second position.
     """
-    by_word: dict[str, list[int]] = {}
+    words = [content_words(text) for text in texts]
+    seen: dict[str, list[int]] = {}
     found: list[Conflict] = []
     for index, text in enumerate(texts):
-        nearby = sorted({other for word in content_words(text) for other in by_word.get(word, ())})
-        found.extend(Conflict(other, index) for other in nearby if _contradict(texts[other], text, alike))
-        for word in content_words(text):
-            by_word.setdefault(word, []).append(index)
+        shared = Counter(other for word in words[index] for other in seen.get(word, ()))
+        found.extend(
+            Conflict(other, index)
+            for other, count in shared.items()
+            if count >= alike * (len(words[index]) + len(words[other]) - count) and _contradict(texts[other], text)
+        )
+        for word in words[index]:
+            seen.setdefault(word, []).append(index)
     return tuple(sorted(found, key=lambda conflict: (conflict.first, conflict.second)))
 
 
-def _contradict(one: str, other: str, alike: float) -> bool:
-    if similarity(one, other) < alike or contains_rule(one, other) or contains_rule(other, one):
-        return False
-    if polarity_words(one) != polarity_words(other):
-        return specific_tokens(one) == specific_tokens(other)
+def _contradict(one: str, other: str) -> bool:
     ours, theirs = _particulars(one), _particulars(other)
-    if len(ours) == len(theirs) == 1 and ours != theirs:
-        return _words_without(one, ours) == _words_without(other, theirs)
-    return bool(ours & theirs) and bool(ours - theirs) and bool(theirs - ours)
+    if polarity_words(one) != polarity_words(other):
+        differs = ours == theirs
+    else:
+        differs = len(ours - theirs) == len(theirs - ours) == 1 and (
+            bool(ours & theirs) or _words_without(one, ours) == _words_without(other, theirs)
+        )
+    return differs and not contains_rule(one, other) and not contains_rule(other, one)
 
 
+@lru_cache(maxsize=65536)
 def _particulars(text: str) -> frozenset[str]:
     """Return the specific tokens without those that are part of another one ("9" in "L-9")."""
     tokens = specific_tokens(text)
