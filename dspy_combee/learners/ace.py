@@ -30,6 +30,9 @@ from dspy_combee.trajectory_text import components_that_ran, names_of_components
 
 logger = logging.getLogger(__name__)
 
+MAX_JUDGEMENT_CHARS = 1_000
+"""The most of each part of a judgement (feedback, each expected field) that stands behind a reflection."""
+
 Scope = Literal["predictor", "program"]
 
 
@@ -91,7 +94,7 @@ class ACELearner:
         concerned = [""] if self._settings.scope == "program" else (ran or list(books))
         with self._reflection_model():
             reply = self._ask_reflector(program, trajectory, concerned, books, names)
-        return reflections_from(reply, trajectory, concerned, with_score=self._settings.use_labels)
+        return reflections_from(reply, trajectory, concerned, use_labels=self._settings.use_labels)
 
     def curate(self, program: Any, reflections: Sequence[Reflection]) -> PlaybookUpdate:
         """Distil reflections on one predictor, or updates of its playbook, into one update: one call.
@@ -257,11 +260,13 @@ def reflection_text(reply: Any) -> str:
 
 
 def reflections_from(
-    reply: Any, trajectory: Trajectory, concerned: Sequence[str], *, with_score: bool
+    reply: Any, trajectory: Trajectory, concerned: Sequence[str], *, use_labels: bool
 ) -> tuple[Reflection, ...]:
     """Turn a reflector's reply into one reflection a predictor; votes ride along in `details`.
 
-    An insight about a predictor that does not exist goes to the last one that ran: it made the output.
+    An insight about a predictor that does not exist goes to the last one that ran: it made the output. With labels the
+    judgement stands behind the reflector's words: a weak reflector loses the specific rule that the feedback states,
+    and the curator can still read it there.
     """
     by_component: dict[str, list[str]] = {name: [] for name in concerned}
     if "key_insights" in reply:
@@ -270,12 +275,13 @@ def reflections_from(
     else:
         by_component[concerned[0]].append(str(reply.key_insight or "").strip())
     votes = _votes_by_component(reply.votes.root, concerned)
+    judgement = f"\nJudgement:\n{render_judgement(trajectory, max_chars=MAX_JUDGEMENT_CHARS)}" if use_labels else ""
     return tuple(
         Reflection(
-            text=_reflection_body(reply, "\n".join(insights)),
+            text=_reflection_body(reply, "\n".join(insights)) + judgement,
             record_ids=(trajectory.record_id,),
             component=name,
-            score=trajectory.score if with_score else None,
+            score=trajectory.score if use_labels else None,
             details={"votes": votes[name]},
         )
         for name, insights in by_component.items()

@@ -211,10 +211,10 @@ class Reflect(dspy.Signature):
     """Say what one run of an assistant teaches.
 
     You see what the assistant was told, the playbook of lessons that it had at hand, what it did, and how that was
-    judged. Find the root cause and not the symptom. The key insight must be usable next time without this run at hand:
-    state the exact condition under which it holds and what to do then, and copy every number, code, label, name and
-    format exactly as the judgement gives them. Say nothing that would fit any task. Vote only on entries that
-    mattered in this run.
+    judged. Find the root cause and not the symptom. Where the judgement states a rule or the right answer, the key
+    insight must state it too. It must be usable next time without this run at hand: state the exact condition under
+    which it holds and what to do then, and copy every number, code, label, name and format exactly as the judgement
+    gives them. Say nothing that would fit any task. Vote only on entries that mattered in this run.
     """
 
     task: str = dspy.InputField(desc="what the assistant was told")

@@ -193,8 +193,8 @@ def test_a_record_that_crashes_is_reflected_on_with_its_error(world, program):
         prompt if "feedback: The code" in prompt else prompt + "feedback: The code of fig is K-67."
     )
     compiled(world, program, ace(world, shuffle=False, batch_size=2), trainset=world.examples("apple", "fig"))
-    crashed = [prompt for prompt in world.reflection.prompts if "AdapterParseError" in prompt]
-    assert len(crashed) == 1
+    crashed = [prompt for prompt in world.reflection.prompts if "error: AdapterParseError" in prompt]
+    assert [("Say what one run" in prompt) for prompt in crashed] == [True]
 
 
 def test_an_outage_is_an_error_and_no_quiet_seed(world, program):
@@ -394,3 +394,12 @@ def test_compiling_works_inside_a_running_event_loop_and_in_threads(world, progr
     with ThreadPoolExecutor(4) as pool:
         found = [Playbook.from_program(better) for better in [*pool.map(run, world.codes), asyncio.run(main())]]
     assert [book.entries[0].text.split()[3] for book in found] == [*world.codes, "fig"]
+
+
+def test_what_a_weak_reflector_leaves_out_can_still_be_read_by_the_curator(world, program, say):
+    world.reflect = lambda prompt: say(
+        what_went_wrong="it was wrong", cause="x", correct_approach="x", key_insight="Be right.", votes="[]"
+    )
+    compiled(world, program, ace(world), trainset=world.examples("apple"))
+    curating = [prompt for prompt in world.reflection.prompts if "Turn reflections" in prompt]
+    assert "feedback: The code of apple is K-17." in curating[0]
