@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from dspy_evocue.betting import log_e_value, lower_bound, upper_bound
@@ -134,11 +134,11 @@ class Anytime:
     """Accept when a bet against "the mean gain is at most zero" has multiplied its stake by `1 / alpha`.
 
     If the edit does nothing good, the chance that it is accepted is at most `alpha`, however often one looks and
-    whenever one stops; confirmation tasks must be drawn at random. `alpha` holds for one edit: a run that confirms
-    three has at most three times that.
+    whenever one stops; confirmation tasks must be drawn at random. `alpha` holds for one edit, so a run that confirms
+    several shares it between them (`for_run`).
     """
 
-    alpha: float = 0.05
+    alpha: float = 0.1
     """The chance of accepting an edit whose true mean gain is zero or less."""
     low: float = 0.0
     """The lowest score the metric can give."""
@@ -208,6 +208,19 @@ def find_criterion(criterion: str | AcceptanceCriterion) -> AcceptanceCriterion:
     if not isinstance(criterion, AcceptanceCriterion):
         raise TypeError(f"an acceptance criterion must have `name` and `judge(differences)`, got {criterion!r}")
     return criterion
+
+
+def for_run(criterion: str | AcceptanceCriterion, decisions: int) -> AcceptanceCriterion:
+    """Return the criterion with which a run that makes at most so many decisions keeps its promise as a whole.
+
+    The alpha of `Anytime` is divided by their number, so that a run in which nothing is worth inheriting inherits
+    something with a chance of at most the alpha that the user gave. Other criteria promise nothing and stay as
+    they are.
+    """
+    if decisions < 1:
+        raise ValueError(f"decisions must be at least 1, got {decisions!r}")
+    judge = find_criterion(criterion)
+    return replace(judge, alpha=judge.alpha / decisions) if isinstance(judge, Anytime) else judge
 
 
 def decide(criterion: str | AcceptanceCriterion, differences: Sequence[float | None]) -> Decision:

@@ -8,7 +8,8 @@ I. Waudby-Smith and A. Ramdas, "Estimating means of bounded random variables by 
 The share of the wealth that is bet is fixed ahead, as a mixture: nearly all of the stake goes to 0.83, which is about
 the best bet for an effect that shows in a dozen pairs; the rest keeps small effects detectable in long series. As no
 bet depends on earlier numbers, the e-value does not depend on the order in which the pairs finished. With scores of 0
-or 1 and alpha = 0.05 it amounts to: five wins, and three more for each loss. Pairs without a difference say nothing.
+or 1 it amounts to: four wins at alpha = 0.1, five at 0.05, six at 0.033, and three more for each loss. Pairs without a
+difference say nothing.
 """
 
 from __future__ import annotations

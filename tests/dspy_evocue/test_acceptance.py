@@ -5,7 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dspy_evocue.acceptance import CRITERIA, DEFAULT_CRITERION, Anytime, Verdict, decide, find_criterion, should_stop
+from dspy_evocue.acceptance import (
+    CRITERIA,
+    DEFAULT_CRITERION,
+    Anytime,
+    Verdict,
+    decide,
+    find_criterion,
+    for_run,
+    should_stop,
+)
 
 binary = st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=1, max_size=16)
 graded = st.lists(st.floats(-1, 1, allow_nan=False), min_size=1, max_size=16)
@@ -31,10 +40,20 @@ def test_robust_asks_for_two_gains_and_for_life_without_the_largest(differences,
     assert reason in decision.reason
 
 
-@pytest.mark.parametrize(("losses", "wins_needed"), [(0, 5), (1, 8), (2, 11), (3, 14)])
-def test_anytime_needs_five_wins_and_three_more_for_each_loss(losses, wins_needed):
-    assert decide("anytime", [1.0] * wins_needed + [-1.0] * losses).accepted
-    assert not decide("anytime", [1.0] * (wins_needed - 1) + [-1.0] * losses).accepted
+@pytest.mark.parametrize(("decisions", "wins_without_loss"), [(1, 4), (2, 5), (3, 6)])
+@pytest.mark.parametrize("losses", [0, 1, 2, 3])
+def test_anytime_needs_three_more_wins_for_each_loss(decisions, wins_without_loss, losses):
+    criterion = for_run("anytime", decisions)
+    needed = wins_without_loss + 3 * losses
+    assert decide(criterion, [1.0] * needed + [-1.0] * losses).accepted
+    assert not decide(criterion, [1.0] * (needed - 1) + [-1.0] * losses).accepted
+
+
+def test_a_run_shares_its_alpha_between_its_decisions():
+    assert for_run(Anytime(alpha=0.1, high=10), 4) == Anytime(alpha=0.025, high=10)
+    assert for_run("robust", 4) == CRITERIA["robust"]
+    with pytest.raises(ValueError, match="decisions must be at least 1, got 0"):
+        for_run("anytime", 0)
 
 
 @given(binary, st.integers(0, 10))
@@ -96,7 +115,7 @@ def test_a_decision_does_not_depend_on_which_pair_finished_first(name, differenc
 
 
 def test_a_decision_is_plain_json():
-    record = decide("anytime", [1.0] * 5).to_dict()
+    record = decide(Anytime(alpha=0.05), [1.0] * 5).to_dict()
     assert json.loads(json.dumps(record)) == record
     assert record["accepted"] is True
     assert record["evidence"] >= 20
@@ -144,15 +163,15 @@ def test_anytime_refuses_bad_settings(settings, message):
 
 
 def test_a_candidate_stops_when_even_gains_everywhere_would_not_do():
-    assert should_stop("anytime", [0.0, 0.0, 0.0, 0.0], planned=8, threshold=0)
-    assert not should_stop("anytime", [0.0, 0.0, 0.0], planned=8, threshold=0)
+    assert should_stop("anytime", [0.0] * 5, planned=8, threshold=0)
+    assert not should_stop("anytime", [0.0] * 4, planned=8, threshold=0)
     assert should_stop("mean_gain", [-1.0, -1.0, -1.0], planned=6, threshold=0)
 
 
 def test_a_candidate_stops_when_it_would_need_too_much_luck():
     # Three of three gains are needed at hope 0.3: a chance of 2.7 %.
-    assert should_stop("anytime", [1.0, 1.0, 0.0], planned=6, hope=0.3)
-    assert not should_stop("anytime", [1.0, 1.0, 0.0], planned=6, hope=0.6)
+    assert should_stop("anytime", [1.0, 0.0, 0.0], planned=6, hope=0.3)
+    assert not should_stop("anytime", [1.0, 0.0, 0.0], planned=6, hope=0.6)
 
 
 @given(st.sampled_from(list(CRITERIA)), binary, st.integers(0, 8))
@@ -167,6 +186,6 @@ def test_a_finished_candidate_has_nothing_to_stop():
 
 
 def test_a_missing_pair_has_used_up_its_turn():
-    assert should_stop("anytime", [None] * 4, planned=8, threshold=0)
+    assert should_stop("anytime", [None] * 5, planned=8, threshold=0)
     with pytest.raises(ValueError, match="hope must be between 0 and 1, got 2"):
         should_stop("anytime", [], planned=8, hope=2)
