@@ -24,6 +24,10 @@ until the module (or the marked skill) ends in which the entry happened.
 """
 
 
+ALWAYS = Rule()
+"""The empty rule: the edit acts whenever its edge is entered."""
+
+
 class Edit(ABC):
     """What every kind of edit has; a kind is a frozen dataclass with these fields that may be saved as JSON."""
 
@@ -93,7 +97,7 @@ class InstructionEdit(Edit):
     text: str
     """Appended to the predictor's own instructions, which stay as they are."""
     scope: Scope = "call"
-    when: Rule = Rule()
+    when: Rule = ALWAYS
 
     kind = "instruction"
 

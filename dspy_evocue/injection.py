@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -72,14 +71,9 @@ def _appended(signature: Any, text: str) -> Any:
     return _found_as(appended, signature)
 
 
-def _found_as(appended: Any, original: Any) -> Any:
-    """Return the class with the hash and equality of another, for one dictionary lookup."""
-    base = type(appended)
-    lookalike = type(base)(
-        base.__name__,
-        (base,),
-        {"__hash__": lambda cls: hash(original), "__eq__": lambda cls, other: other is original or other is cls},
-    )
-    found = copy.copy(appended) if not isinstance(appended, type) else appended
-    found.__class__ = lookalike
-    return found
+def _found_as(appended: type, original: type) -> type:
+    """Give a signature the hash and equality of another, for one dictionary lookup."""
+    members = {"__hash__": lambda cls: hash(original), "__eq__": lambda cls, other: other is original or other is cls}
+    metaclass: Any = type(appended)
+    appended.__class__ = type(metaclass.__name__, (metaclass,), members)
+    return appended

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import dspy
@@ -38,7 +38,7 @@ class EditedState:
 
     token: str
     edits: tuple[Any, ...] = ()
-    features: FeatureSet = FeatureSet()
+    features: FeatureSet = field(default_factory=FeatureSet)
 
 
 @dataclass(slots=True)
@@ -133,6 +133,7 @@ def _name(predictor: Any, token: str, name: str, kind: NodeKind) -> None:
 
 
 def forget_name(predictor: Any, token: str) -> None:
+    """Undo the naming of a predictor for one program."""
     names = {key: value for key, value in vars(predictor).pop(NAMES, {}).items() if key != token}
     if names:
         vars(predictor)[NAMES] = names
