@@ -95,7 +95,9 @@ def find_residual_goals(
         )
     except AdapterParseError as error:
         logger.debug("no requirements for %s: %s", episode.task_id, error)
-        return ResidualGoals(episode.task_id, (), _diagnose(episode, (), success), failure="the reply has no requirements")
+        return ResidualGoals(
+            episode.task_id, (), _diagnose(episode, (), success), failure="the reply has no requirements"
+        )
     return check_goals(episode, reply.requirements or [], success=success)
 
 

@@ -40,11 +40,11 @@ class CandidateEdit(BaseModel):
 
     text: str = Field(description="the instruction that the agent reads there; it must make sense for other tasks too")
     at: list[str] = Field(
-        description='the entries on which it acts, each as "source -> target"; several entries of one target are allowed'
+        description='the entries on which it acts, each as "source -> target"; one target may have several entries'
     )
     scope: Literal["call", "next_action", "skill"] = Field(
         default="call",
-        description="call: this call only; next_action: until the next tool call; skill: until the enclosing module ends",
+        description="call: this call; next_action: until the next tool call; skill: until the enclosing module ends",
     )
     expected_effect: str = Field(description="what the agent will do otherwise, in one sentence")
     cited_tasks: list[str] = Field(default_factory=list, description="the ids of the episodes that motivate it")
@@ -100,7 +100,9 @@ class ProposeEdits(dspy.Signature):
 
     index: str = dspy.InputField(desc="episodes with outcomes and residual goals, and what was tried before")
     call_sites: str = dspy.InputField(desc="the entries of this program, with how often they were used")
-    operations: str = dspy.InputField(desc="the operations that a skill may use; empty when only instructions are possible")
+    operations: str = dspy.InputField(
+        desc="the operations that a skill may use; empty when only instructions are possible"
+    )
     fragments: str = dspy.InputField(desc="parts of the episodes in full")
     untested_evidence: str = dspy.InputField(desc="ideas and cards that nobody has tested here")
     max_candidates: int = dspy.InputField()
@@ -110,11 +112,13 @@ class ProposeEdits(dspy.Signature):
 class ReviseEdits(dspy.Signature):
     """Revise proposed edits after a check that ran nothing: return each of them, corrected where the feedback asks.
 
-    Keep what is right. Move an edit to other entries when the feedback shows that it would not be read when it is needed.
+    Keep what is right. Move an edit to other entries when the feedback shows that it is not read when it is needed.
     """
 
     call_sites: str = dspy.InputField(desc="the entries of this program, with how often they were used")
-    operations: str = dspy.InputField(desc="the operations that a skill may use; empty when only instructions are possible")
+    operations: str = dspy.InputField(
+        desc="the operations that a skill may use; empty when only instructions are possible"
+    )
     proposed: list[CandidateEdit] = dspy.InputField()
     feedback: str = dspy.InputField(desc="what the check says of each, by number")
     candidates: list[CandidateEdit] = dspy.OutputField(desc="as many as were proposed, in the same order")
