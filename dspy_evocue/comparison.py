@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from dspy_combee.runtime.budget import Spend
 from dspy_evocue.paired_differences import Interval, PairedCounts, bootstrap_interval, count_pairs
 
 
@@ -24,13 +25,8 @@ class ArmOutcome:
     """What the metric said; None when nothing could be scored. Missing is not zero."""
     failure: str = ""
     """Why the score is missing, or what the program raised when that was scored."""
-    lm_calls: int = 0
-    input_tokens: int = 0
-    """Of the calls that reported them."""
-    output_tokens: int = 0
-    """Of the calls that reported them."""
-    calls_without_usage: int = 0
-    """Calls that reported no tokens: their cost is unknown, not nothing."""
+    spend: Spend = field(default_factory=Spend)
+    """What its calls took; calls that reported no tokens are counted apart in it."""
 
     def __post_init__(self) -> None:
         if self.score is not None and not math.isfinite(self.score):
@@ -53,20 +49,6 @@ class ComparedTask:
         if self.before.score is None or self.after.score is None:
             return None
         return self.after.score - self.before.score
-
-
-@dataclass(frozen=True, slots=True)
-class TokenUse:
-    """What one program used over all tasks, those with a missing score too."""
-
-    lm_calls: int
-    input_tokens: int
-    output_tokens: int
-    calls_without_usage: int
-
-    def __str__(self) -> str:
-        unknown = f", {self.calls_without_usage} calls of unknown usage" if self.calls_without_usage else ""
-        return f"{self.input_tokens} in, {self.output_tokens} out in {self.lm_calls} calls{unknown}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +94,9 @@ class Comparison:
     """Bootstrap interval of the mean paired gain."""
     scenarios: ScenarioCounts | None
     """None when no task names a scenario."""
-    before_use: TokenUse
-    after_use: TokenUse
+    before_spend: Spend
+    """What the program before took over all tasks, those with a missing score too."""
+    after_spend: Spend
     learned_from: tuple[str, ...]
     """Tasks that served for learning as well: on these the gain is no evidence for new tasks."""
     identity: ResultIdentity
@@ -140,7 +123,7 @@ class Comparison:
             parts.append(
                 f"scenarios {self.scenarios.before} before, {self.scenarios.after} after of {self.scenarios.scenarios}"
             )
-        parts.append(f"tokens before: {self.before_use}; after: {self.after_use}")
+        parts.append(f"tokens before: {_shown_tokens(self.before_spend)}; after: {_shown_tokens(self.after_spend)}")
         if self.learned_from:
             parts.append(f"{len(self.learned_from)} of these tasks were used for learning")
         return "; ".join(parts)
@@ -156,8 +139,8 @@ class Comparison:
             "after_rate": self.after_rate,
             "interval": None if self.interval is None else asdict(self.interval),
             "scenarios": None if self.scenarios is None else asdict(self.scenarios),
-            "before_use": asdict(self.before_use),
-            "after_use": asdict(self.after_use),
+            "before_spend": self.before_spend.to_dict(),
+            "after_spend": self.after_spend.to_dict(),
             "learned_from": list(self.learned_from),
             "missing": list(self.missing),
             "identity": {
@@ -209,8 +192,8 @@ def compare_outcomes(
         after_rate=_mean([float(after >= success) for _, after in pairs]),
         interval=bootstrap_interval([gain for gain in gains if gain is not None], rng=rng, level=level),
         scenarios=_count_scenarios(tasks, success),
-        before_use=_token_use([task.before for task in tasks]),
-        after_use=_token_use([task.after for task in tasks]),
+        before_spend=sum((task.before.spend for task in tasks), Spend()),
+        after_spend=sum((task.after.spend for task in tasks), Spend()),
         learned_from=_learned_from(ids, identity),
         identity=identity,
     )
@@ -240,13 +223,10 @@ def _succeeded(outcome: ArmOutcome, success: float) -> bool:
     return outcome.score is not None and outcome.score >= success
 
 
-def _token_use(outcomes: Sequence[ArmOutcome]) -> TokenUse:
-    return TokenUse(
-        lm_calls=sum(outcome.lm_calls for outcome in outcomes),
-        input_tokens=sum(outcome.input_tokens for outcome in outcomes),
-        output_tokens=sum(outcome.output_tokens for outcome in outcomes),
-        calls_without_usage=sum(outcome.calls_without_usage for outcome in outcomes),
-    )
+def _shown_tokens(spend: Spend) -> str:
+    unknown = f", {spend.calls_without_usage} calls of unknown usage" if spend.calls_without_usage else ""
+    cached = f", {spend.cached_calls} answered by the cache" if spend.cached_calls else ""
+    return f"{spend.input_tokens} in, {spend.output_tokens} out in {spend.lm_calls} calls{unknown}{cached}"
 
 
 def _learned_from(task_ids: Sequence[str], identity: ResultIdentity) -> tuple[str, ...]:

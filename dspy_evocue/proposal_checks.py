@@ -65,7 +65,7 @@ class Checked:
 
     def feedback(self, number: int) -> str:
         """Return the problems and notes as the author reads them."""
-        return "\n".join([f"{number}. " + " ".join((*self.problems, *self.notes))])
+        return f"{number}. " + (" ".join((*self.problems, *self.notes)) or "Nothing to say.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,11 @@ class Proposer(Protocol):
         ...
 
 
+def no_further_problems(edit: ProposedEdit) -> Sequence[str]:
+    """Find nothing wrong with a candidate."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class LMProposer:
     """The proposer that asks a language model."""
@@ -86,7 +91,7 @@ class LMProposer:
     max_fragment_chars: int = 6000
     max_index_chars: int = 24000
     max_text_chars: int = MAX_TEXT_CHARS
-    check: Callable[[ProposedEdit], Sequence[str]] = lambda edit: ()
+    check: Callable[[ProposedEdit], Sequence[str]] = no_further_problems
     """Further problems of a candidate, one sentence each: the skill checker, for example."""
 
     def propose(self, request: ProposalRequest) -> Proposals:
@@ -216,21 +221,13 @@ def existing_fragments(
 ) -> list[tuple[PublicEpisode, int, int | None]]:
     """Return the fragments that exist: of a listed episode, with at least one step."""
     by_id = {episode.task_id: episode for episode in episodes}
-    found: list[tuple[PublicEpisode, int, int | None]] = []
+    found: dict[tuple[str, int, int | None], tuple[PublicEpisode, int, int | None]] = {}
     for fragment in wanted:
         episode = by_id.get(fragment.task)
         first, last = max(fragment.first_step, 1), fragment.last_step
         if episode is not None and first <= len(episode.steps) and (last is None or last >= first):
-            found.append((episode, first, last))
-    return list(dict.fromkeys(found)) if all(_hashable(one[0]) for one in found) else found
-
-
-def _hashable(episode: PublicEpisode) -> bool:
-    try:
-        hash(episode)
-    except TypeError:
-        return False
-    return True
+            found.setdefault((episode.task_id, first, last), (episode, first, last))
+    return list(found.values())
 
 
 def _render_fragments(fragments: Sequence[tuple[PublicEpisode, int, int | None]], max_chars: int) -> str:

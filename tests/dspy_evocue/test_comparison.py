@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dspy_combee.runtime.budget import Spend
 from dspy_evocue.comparison import ArmOutcome, ComparedTask, ResultIdentity, compare_outcomes
 
 
@@ -47,11 +48,13 @@ def test_a_scenario_with_a_missing_score_is_left_out_not_failed():
 
 
 def test_calls_of_unknown_usage_are_counted_apart():
-    known = ArmOutcome(1.0, lm_calls=2, input_tokens=30, output_tokens=5)
-    unknown = ArmOutcome(1.0, lm_calls=3, input_tokens=10, output_tokens=1, calls_without_usage=2)
+    known = ArmOutcome(1.0, spend=Spend(lm_calls=2, input_tokens=30, output_tokens=5))
+    unknown = ArmOutcome(None, spend=Spend(lm_calls=3, input_tokens=10, output_tokens=1, calls_without_usage=2))
     result = compare(ComparedTask("a", known, unknown), ComparedTask("b", known, known))
-    assert str(result.before_use) == "60 in, 10 out in 4 calls"
-    assert str(result.after_use) == "40 in, 6 out in 5 calls, 2 calls of unknown usage"
+    assert result.before_spend == Spend(lm_calls=4, input_tokens=60, output_tokens=10)
+    assert str(result).endswith(
+        "tokens before: 60 in, 10 out in 4 calls; after: 40 in, 6 out in 5 calls, 2 calls of unknown usage"
+    )
 
 
 def test_a_learning_task_in_the_evaluation_is_reported():
