@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from dspy_combee.learners.base import Curate, Reflection, Update
 from dspy_combee.runtime.execution.base import Executor
@@ -53,6 +53,7 @@ class Aggregated:
     """What a reader should know, for example which group's update stands in for a failed last call."""
 
 
+@runtime_checkable
 class Aggregation(Protocol):
     """How the reflections of a batch become one update a component.
 
