@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dspy_combee.runtime.budget import Spend
 from dspy_evocue.edits import Edit
 from dspy_evocue.errors import Divergence
 from dspy_evocue.fingerprints import fingerprint
 from dspy_evocue.running import Entry, NodeKind, Replayed
-from dspy_evocue.spending import Tokens
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Event:
     error: Exception | None = None
     snapshot: Any = None
     """The tools' world just before it; None where the environment cannot tell."""
-    spent: Tokens = field(default_factory=Tokens)
+    spent: Spend = field(default_factory=Spend)
     """What the run had spent before it."""
 
     @property
@@ -141,7 +141,7 @@ class Recorder:
     wants_features = True
 
     def __init__(
-        self, *, snapshot: Callable[[], Any] | None = None, spent: Callable[[], Tokens] = Tokens, first: int = 0
+        self, *, snapshot: Callable[[], Any] | None = None, spent: Callable[[], Spend] = Spend, first: int = 0
     ) -> None:
         """Start an empty tape.
 
@@ -202,7 +202,7 @@ class Replayer:
         *,
         acts_again: bool = False,
         go_live: Callable[[], None] | None = None,
-        spent: Callable[[], Tokens] = Tokens,
+        spent: Callable[[], Spend] = Spend,
     ) -> None:
         """Stand at the start of the tape.
 
@@ -227,9 +227,16 @@ class Replayer:
         """What went wrong, also where a program swallowed the exception."""
 
     @property
-    def live_tape(self) -> Tape:
+    def tape(self) -> Tape:
         """The events from the checkpoint on."""
         return self._recorder.tape
+
+    @property
+    def fault(self) -> str:
+        """Why the run is no continuation of the recording; empty when it is one."""
+        if self.divergence is not None:
+            return f"the replay diverged: {self.divergence}"
+        return "" if self.is_live else "the replay ended before the checkpoint"
 
     def begin(self, entry: Entry) -> Replayed | None:
         """Answer a call from the tape, or let it run.
@@ -318,7 +325,7 @@ class Replayer:
 
 
 def _shown(event: Event) -> str:
-    return f"{event.output if event.error is None else event.error!r!s:.300}"
+    return repr(event.output if event.error is None else event.error)[:300]
 
 
 def _own_copy(value: Any) -> Any:

@@ -74,8 +74,9 @@ class _Copier:
             if any(id(value) in modules for value in held):
                 logger.warning(
                     "The function %s of %s refers to the original program and cannot be rebound to its copy.",
-                    function.__qualname__, type(program).__name__,
-                )  # fmt: skip
+                    function.__qualname__,
+                    type(program).__name__,
+                )
 
 
 def _is_filled(cell: Any) -> bool:

@@ -10,7 +10,9 @@ import dspy
 from dspy.dsp.utils.settings import settings
 from dspy.utils.callback import BaseCallback
 from dspy.utils.callback_context import ACTIVE_CALL_ID
+from dspy.utils.exceptions import LMInvalidRequestError
 
+from dspy_combee.runtime.retry import is_lm_failure
 from dspy_evocue.call_sites import tool_node
 from dspy_evocue.running import SETTINGS_KEY, Entry, Execution, current_executions
 
@@ -47,6 +49,12 @@ class Observer(BaseCallback):
         """Note its end."""
         self._end(call_id, outputs, exception)
 
+    def on_lm_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:
+        """Note an outage: the run is no evidence then, also where the program caught the error and went on."""
+        if exception is not None and is_outage(exception):
+            for execution in current_executions():
+                execution.outage = f"{type(exception).__name__}: {exception}"
+
     def _enter(self, call_id: str, kind: Any, node: str, inputs: Mapping[str, Any]) -> None:
         entries = tuple((each, each.enter(kind, node, inputs, call_id)[0]) for each in current_executions())
         if kind == "tool":
@@ -59,6 +67,11 @@ class Observer(BaseCallback):
             execution.leave(entry, outputs, exception)
         for execution in current_executions():
             execution.close_frame(call_id)
+
+
+def is_outage(error: BaseException) -> bool:
+    """Say whether an error of a language model is its provider's and not due to what the program asked of it."""
+    return is_lm_failure(error) and not isinstance(error, LMInvalidRequestError)
 
 
 def unattached_node(predictor: Any) -> str:

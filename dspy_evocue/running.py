@@ -188,6 +188,8 @@ class Execution:
         self.world = world
         self.rollout_id = rollout_id
         self.root = Frame(_owner(), Branch("0"))
+        self.outage = ""
+        """The failure of a language model during the run, whatever the program made of it."""
         self._max_calls = max_calls or {}
         self._frames: dict[str, Frame] = {}
         self._starting_tools: dict[tuple[int, Any], Entry] = {}
@@ -219,10 +221,18 @@ class Execution:
             features = self._features_at(kind, node, branch, inputs)
             edit = self._acting_edit(kind, node, branch, frame, features)
             entry = Entry(
-                next(self._numbers), kind, node, branch.last, branch, frame, inputs,
-                fingerprint(inputs) if self.journal is not None or kind == "tool" else "", features, edit,
+                next(self._numbers),
+                kind,
+                node,
+                branch.last,
+                branch,
+                frame,
+                inputs,
+                fingerprint(inputs) if self.journal is not None or kind == "tool" else "",
+                features,
+                edit,
                 frame.tool_entry.number if frame.tool_entry is not None else None,
-            )  # fmt: skip
+            )
             replayed = self.journal.begin(entry) if self.journal is not None else None
             _move_to(entry)
             if kind == "tool":

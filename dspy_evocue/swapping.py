@@ -67,7 +67,8 @@ def subclass_like(base: type, maker: Callable[[type], type], members: dict[str, 
         **{name: vars(base)[name] for name in ("__firstlineno__",) if name in vars(base)},
         **members,
     }
-    return type(base)(base.__name__, (base,), namespace)
+    metaclass: Any = type(base)
+    return metaclass(base.__name__, (base,), namespace)
 
 
 def _rebuild(maker_name: str, rebuild: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
