@@ -66,13 +66,13 @@ class ScenarioCounts:
 class ResultIdentity:
     """What a result belongs to: enough to say whether two results may be compared, and to repeat one."""
 
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
     """Package to version."""
     seeds: tuple[int, ...] = ()
     config_hash: str = ""
-    data_roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    data_roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """Role ("proposed", "tried", "confirmed", "evaluated") to the ids of its tasks."""
-    artifact_sha256: Mapping[str, str] = field(default_factory=dict)
+    artifact_sha256: Mapping[str, str] = field(default_factory=dict[str, str])
     """Program ("before", "after") to the digest of its saved state."""
 
 
@@ -231,4 +231,5 @@ def _shown_tokens(spend: Spend) -> str:
 
 def _learned_from(task_ids: Sequence[str], identity: ResultIdentity) -> tuple[str, ...]:
     learning = {task_id for role, ids in identity.data_roles.items() if role != "evaluated" for task_id in ids}
-    return tuple(task_id for task_id in task_ids if task_id in learning)
+    # A task that comes twice has a number after its name: "t1#2" is t1.
+    return tuple(task_id for task_id in task_ids if {task_id, task_id.partition("#")[0]} & learning)

@@ -39,7 +39,7 @@ class MemoryRecord:
     edit_id: str
     parent_version: str = ""
     """The program that the edit was tried on."""
-    content: Mapping[str, Any] = field(default_factory=dict)
+    content: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Plain JSON values. Read by the index: of a candidate `text`, `at`, `scope`, `expected_effect` and `round`; of a
     trial and a confirmation `task_id`, `before`, `after`, `status`, `features` and `site`; of a decision `stage`,
     `accepted` and `reason`."""
@@ -156,7 +156,8 @@ class TrialMemory:
 
 def _entry(edit_id: str, records: Sequence[MemoryRecord]) -> str:
     """Return what the index says of one edit. Only public fields are read."""
-    proposed: Mapping[str, Any] = next((record.content for record in records if record.kind == "candidate"), {})
+    nothing: Mapping[str, Any] = {}
+    proposed = next((record.content for record in records if record.kind == "candidate"), nothing)
     at = proposed.get("at", "an unknown entry")
     places = at if isinstance(at, str) else ", ".join(map(str, at))
     lines = [

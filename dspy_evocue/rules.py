@@ -119,7 +119,7 @@ class RuleEvidence:
     """The score of the parent program; None when it could not be had. Missing is not zero."""
     after: float | None
     """The score of the edited program; None when it could not be had."""
-    features: Mapping[str, str] = field(default_factory=dict)
+    features: Mapping[str, str] = field(default_factory=dict[str, str])
     """Feature values before the edit acted. Ignored for a trial that began at the task's start."""
     status: TrialStatus = "applied"
     kind: TrialKind = "matched_prefix"

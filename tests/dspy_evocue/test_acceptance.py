@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dspy_combee.seeding import branch_rng
 from dspy_evocue.acceptance import (
     CRITERIA,
     DEFAULT_CRITERION,
@@ -189,3 +190,22 @@ def test_a_missing_pair_has_used_up_its_turn():
     assert should_stop("anytime", [None] * 5, planned=8, threshold=0)
     with pytest.raises(ValueError, match="hope must be between 0 and 1, got 2"):
         should_stop("anytime", [], planned=8, hope=2)
+
+
+def inherits(criterion, before, after, rng, *, rounds=3, pairs=16):
+    """Say whether a run of three rounds inherits anything, looking after each pair of coin flips."""
+    for _ in range(rounds):
+        differences = []
+        for _ in range(pairs):
+            differences.append(float(rng.random() < after) - float(rng.random() < before))
+            if criterion.judge(differences).accepted:
+                return True
+    return False
+
+
+def test_runs_rarely_inherit_noise_and_mostly_find_a_gain_of_forty_points():
+    criterion = for_run(DEFAULT_CRITERION, 3)
+    noise = sum(inherits(criterion, 0.5, 0.5, branch_rng(seed, "noise")) for seed in range(200))
+    found = sum(inherits(criterion, 0.5, 0.9, branch_rng(seed, "gain")) for seed in range(200))
+    assert noise <= 20
+    assert found >= 140

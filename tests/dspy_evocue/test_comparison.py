@@ -59,9 +59,9 @@ def test_calls_of_unknown_usage_are_counted_apart():
 
 def test_a_learning_task_in_the_evaluation_is_reported():
     identity = ResultIdentity(data_roles={"tried": ("a",), "confirmed": ("z",), "evaluated": ("a", "b")})
-    result = compare(task("a", 0.0, 1.0), task("b", 0.0, 1.0), identity=identity)
-    assert result.learned_from == ("a",)
-    assert "1 of these tasks were used for learning" in str(result)
+    result = compare(task("a", 0.0, 1.0), task("a#2", 0.0, 1.0), task("b", 0.0, 1.0), identity=identity)
+    assert result.learned_from == ("a", "a#2")
+    assert "2 of these tasks were used for learning" in str(result)
 
 
 def test_the_interval_is_seeded_and_holds_the_mean():
