@@ -1,7 +1,7 @@
 """Fingerprints: whether two values are the same for a replay, in this process or another.
 
 A replay compares what goes into a call, and what comes back, with the recording. Values are compared by a canonical
-text, so that object identity, dictionary order and memory addresses do not count.
+text, so that object identity, dictionary order, memory addresses and the frames of a traceback do not count.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_FRAMES = re.compile(r"(?<=Traceback \(most recent call last\):\n)(?: {2}.*\n)+")
 _MAX_DEPTH = 40
 
 
@@ -25,8 +26,10 @@ def fingerprint(value: Any) -> str:
 
 def canonical(value: Any, depth: int = 0) -> Any:
     """Return the value as JSON that says all of it that a prompt could show."""
-    if value is None or isinstance(value, (bool, int, str)):
+    if value is None or isinstance(value, (bool, int)):
         return value
+    if isinstance(value, str):
+        return _ADDRESS.sub("", _FRAMES.sub("", value))
     if isinstance(value, float):
         return repr(value)
     if depth > _MAX_DEPTH:

@@ -18,10 +18,9 @@ import dspy
 from dspy.utils.callback_context import ACTIVE_CALL_ID
 from dspy.utils.exceptions import AdapterParseError
 
-from dspy_evocue.call_sites import tool_node
 from dspy_evocue.features import FeatureSet
 from dspy_evocue.injection import call_arguments, finish_prediction, replay_prediction
-from dspy_evocue.observer import PREPARED
+from dspy_evocue.observer import OBSERVER, PREPARED
 from dspy_evocue.running import Entry, Execution, NodeKind, Replayed, current_executions
 from dspy_evocue.swapping import SWAP_LOCK, register_layer, settle_class, subclass_like, swap
 
@@ -119,8 +118,8 @@ def _observe(program: Any) -> _Observation:
             _name(predictor, observation.token, name, kind)
             observation.undo.append(functools.partial(forget_name, predictor, observation.token))
     for _, tool in program.named_sub_modules(dspy.Tool):
-        if not hasattr(type(tool), PREPARED):
-            plain = type(tool)
+        plain = type(tool)
+        if not isinstance(vars(plain).get("func"), property):
             swap(tool, _prepared_tool_class(plain))
             observation.undo.append(functools.partial(swap, tool, plain))
     return observation
@@ -193,15 +192,6 @@ def _enter_predictor(predictor: Any, kwargs: Mapping[str, Any]) -> _Call:
     return _Call(tuple(entries))
 
 
-def _enter_tool(tool: Any, kwargs: Mapping[str, Any]) -> _Call:
-    return _Call(
-        tuple(
-            (execution, *execution.enter("tool", tool_node(tool.name), dict(kwargs), ACTIVE_CALL_ID.get()))
-            for execution in current_executions()
-        )
-    )
-
-
 @contextlib.contextmanager
 def _original_signature(predictor: Any) -> Iterator[None]:
     """Let a parse error name the predictor's own signature: optimizers look the predictor up by it."""
@@ -246,34 +236,28 @@ def _prepared_predictor_class(base: type) -> type:
 
 @functools.lru_cache(maxsize=256)
 def _prepared_tool_class(base: type) -> type:
-    def call_tool(self: Any, **kwargs: Any) -> Any:
-        call = _enter_tool(self, kwargs)
-        with _left(call) as outcome:
-            outcome.append(_tool_outcome(call) if call.replayed else base.__call__(_bound(self), **kwargs))
-        return outcome[0]
-
-    async def acall(self: Any, **kwargs: Any) -> Any:
-        call = _enter_tool(self, kwargs)
-        with _left(call) as outcome:
-            outcome.append(_tool_outcome(call) if call.replayed else await base.acall(_bound(self), **kwargs))
-        return outcome[0]
-
-    return subclass_like(base, _prepared_tool_class, {"__call__": call_tool, "acall": acall, PREPARED: True})
+    prepared = subclass_like(base, _prepared_tool_class, {})
+    # The one thing that a call of a tool looks up on it: here it is what the tool does in the current execution. A
+    # wrapper around the call would show in the traceback that dspy.ReAct gives to the model when a tool raises.
+    prepared.func = property(_function_of)  # pyright: ignore[reportAttributeAccessIssue]
+    return prepared
 
 
-def _tool_outcome(call: _Call) -> Any:
-    replayed = call.replayed
-    assert replayed is not None
+def _function_of(tool: Any) -> Callable[..., Any]:
+    """Return a tool's function: as it acts on the current world, or what answers from the recording."""
+    function = vars(tool)["func"]
+    for execution, _, replayed in OBSERVER.call_in_flight(ACTIVE_CALL_ID.get()):
+        if replayed is not None:
+            return functools.partial(_outcome_of, replayed)
+        if execution.world is not None:
+            return execution.world.bind(function)
+    return function
+
+
+def _outcome_of(replayed: Replayed, **arguments: Any) -> Any:
     if replayed.error is not None:
         raise replayed.error
     return replayed.output
-
-
-def _bound(tool: Any) -> Any:
-    """Return the tool as it acts on the current execution's world."""
-    world = next((execution.world for execution in current_executions() if execution.world is not None), None)
-    function = tool.func if world is None else world.bind(tool.func)
-    return tool if function is tool.func else tool.model_copy(update={"func": function})
 
 
 register_layer(_prepared_predictor_class, attribute=NAMES)

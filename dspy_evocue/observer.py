@@ -1,4 +1,4 @@
-"""The callback that follows a run: which module calls which, and the tools and predictors that nobody prepared."""
+"""The callback that follows a run: which module calls which, and the tools, and predictors that nobody prepared."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ from dspy.utils.exceptions import LMInvalidRequestError
 
 from dspy_combee.runtime.retry import is_lm_failure
 from dspy_evocue.call_sites import tool_node
-from dspy_evocue.running import SETTINGS_KEY, Entry, Execution, current_executions
+from dspy_evocue.running import SETTINGS_KEY, Entry, Execution, NodeKind, Replayed, current_executions
 
 PREPARED = "_evocue_is_prepared"
-"""The class attribute of predictors and tools that report their own entries."""
+"""The class attribute of predictors that report their own entries."""
+
+
+ObservedCall = tuple[tuple[Execution, Entry, "Replayed | None"], ...]
+"""One call of a node, for every current execution that takes note of it."""
 
 
 class Observer(BaseCallback):
@@ -25,7 +29,11 @@ class Observer(BaseCallback):
 
     def __init__(self) -> None:
         """Start with no call in flight."""
-        self._unprepared: dict[str, tuple[tuple[Execution, Entry], ...]] = {}
+        self._in_flight: dict[str, ObservedCall] = {}
+
+    def call_in_flight(self, call_id: str | None) -> ObservedCall:
+        """Return the tool call (or the call of a predictor made inside `forward`) with this id; empty for others."""
+        return self._in_flight.get(call_id or "", ())
 
     def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Note the call; a predictor that was made inside `forward` is noted as a node that cannot be attached."""
@@ -39,11 +47,10 @@ class Observer(BaseCallback):
         self._end(call_id, outputs, exception)
 
     def on_tool_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
-        """Note the call of a tool; one that reports its own entries is only followed."""
+        """Note the call of a tool."""
         for execution in current_executions():
             execution.open_frame(call_id, ACTIVE_CALL_ID.get())
-        if not hasattr(type(instance), PREPARED):
-            self._enter(call_id, "tool", tool_node(instance.name), inputs.get("kwargs", {}))
+        self._enter(call_id, "tool", tool_node(instance.name), inputs.get("kwargs", {}))
 
     def on_tool_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:
         """Note its end."""
@@ -55,18 +62,18 @@ class Observer(BaseCallback):
             for execution in current_executions():
                 execution.outage = f"{type(exception).__name__}: {exception}"
 
-    def _enter(self, call_id: str, kind: Any, node: str, inputs: Mapping[str, Any]) -> None:
-        entries = tuple((each, each.enter(kind, node, inputs, call_id)[0]) for each in current_executions())
-        if kind == "tool":
-            for execution, entry in entries:
-                execution.is_running_in(call_id, entry)
-        self._unprepared[call_id] = entries
+    def _enter(self, call_id: str, kind: NodeKind, node: str, inputs: Mapping[str, Any]) -> None:
+        self._in_flight[call_id] = tuple(
+            (execution, *execution.enter(kind, node, inputs, call_id)) for execution in current_executions()
+        )
 
     def _end(self, call_id: str, outputs: Any, exception: BaseException | None) -> None:
-        for execution, entry in self._unprepared.pop(call_id, ()):
-            execution.leave(entry, outputs, exception)
-        for execution in current_executions():
-            execution.close_frame(call_id)
+        try:
+            for execution, entry, replayed in self._in_flight.pop(call_id, ()):
+                execution.leave(entry, outputs, exception, was_replayed=replayed is not None)
+        finally:
+            for execution in current_executions():
+                execution.close_frame(call_id)
 
 
 def is_outage(error: BaseException) -> bool:

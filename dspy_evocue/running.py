@@ -192,7 +192,6 @@ class Execution:
         """The failure of a language model during the run, whatever the program made of it."""
         self._max_calls = max_calls or {}
         self._frames: dict[str, Frame] = {}
-        self._starting_tools: dict[tuple[int, Any], Entry] = {}
         self._numbers = itertools.count()
         self._lock = threading.RLock()
 
@@ -200,8 +199,8 @@ class Execution:
         """Note that a module's or a tool's call has started."""
         with self._lock:
             parent = self._frames.get(parent_id or "", self.root)
-            tool_entry = self._starting_tools.pop(_owner(), parent.tool_entry)
-            self._frames[call_id] = Frame(_owner(), self._branch_from(parent), parent=parent, tool_entry=tool_entry)
+            branch = self._branch_from(parent)
+            self._frames[call_id] = Frame(_owner(), branch, parent=parent, tool_entry=parent.tool_entry)
 
     def close_frame(self, call_id: str) -> None:
         """Note that it has ended."""
@@ -236,14 +235,8 @@ class Execution:
             replayed = self.journal.begin(entry) if self.journal is not None else None
             _move_to(entry)
             if kind == "tool":
-                self._starting_tools[_owner()] = entry
+                frame.tool_entry = entry
             return entry, replayed
-
-    def is_running_in(self, call_id: str, entry: Entry) -> None:
-        """Say that the call with this frame is the tool call of this entry."""
-        with self._lock:
-            self._starting_tools.pop(_owner(), None)
-            self._frames[call_id].tool_entry = entry
 
     def leave(self, entry: Entry, output: Any, error: BaseException | None, *, was_replayed: bool = False) -> None:
         """Note that the call of an entry has ended; control is at its node again."""
@@ -257,7 +250,6 @@ class Execution:
                 branch.last_observation = observation
                 branch.last_failed = reads_like_failure(observation)
                 branch.completion_seen = branch.completion_seen or reads_like_completion(observation)
-                self._starting_tools.pop(_owner(), None)
             if self.journal is not None and not was_replayed:
                 self.journal.end(entry, output, error)
 

@@ -43,7 +43,7 @@ def swap(instance: Any, cls: type) -> None:
     object.__setattr__(instance, "__class__", cls)
 
 
-def subclass_like(base: type, maker: Callable[[type], type], members: dict[str, Any]) -> type:
+def subclass_like(base: Any, maker: Callable[[type], type], members: dict[str, Any]) -> type:
     """Make a subclass that passes for its base: same name, same module, and instances pickle by way of the base.
 
     Args:
