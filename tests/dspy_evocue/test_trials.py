@@ -428,9 +428,8 @@ def test_a_checkpoint_inside_a_fork_moves_back_to_the_fork():
             return self.merge(draft=" ".join(sorted(draft.draft for draft in drafts)))
 
     def reply(prompt, number):
-        return chat_reply(
-            plan="p", draft="better" if LESSON in prompt else "draft", answer="better" if "better" in prompt else "same"
-        )
+        answer = "better" if "better" in prompt else "same"
+        return chat_reply(plan="p", draft="better" if LESSON in prompt else "draft", answer=answer)
 
     lm = scripted_lm(reply)
     inside = InstructionEdit(at=CallSite("plan", "part"), text=LESSON)
