@@ -63,8 +63,6 @@ class Aggregation(Protocol):
         """The name that `Combee(aggregation=...)` takes and that tables show."""
         ...
 
-    def aggregate(
-        self, jobs: Sequence[AggregationJob], *, executor: Executor, rng: random.Random
-    ) -> list[Aggregated]:
+    def aggregate(self, jobs: Sequence[AggregationJob], *, executor: Executor, rng: random.Random) -> list[Aggregated]:
         """Aggregate every job."""
         ...
