@@ -90,7 +90,9 @@ def _inner_edges(skill: Skill) -> list[Edge]:
 def _ways(operation: SkillOperation, following: int | str) -> Sequence[tuple[int | str, Condition]]:
     """Return where control may go after an operation, in the order asked: specific, unconditional, sequential."""
     ways: list[tuple[int | str, Condition]] = [
-        (branch.target, Condition(branch.outcome, branch.draft)) for branch in operation.branches if branch.is_conditional
+        (branch.target, Condition(branch.outcome, branch.draft))
+        for branch in operation.branches
+        if branch.is_conditional
     ]
     if ERROR in OPERATIONS[operation.operation].outcomes:
         ways.append((FAILURE, Condition(ERROR)))

@@ -69,7 +69,7 @@ def explore(wiring: Wiring) -> Reach:
     traces: dict[tuple[str, DraftState], tuple[TraceStep, ...]] = {first: ()}
     taken: set[tuple[Edge, DraftState]] = set()
     problems: list[StateProblem] = []
-    waiting = deque([first])
+    waiting: deque[tuple[str, DraftState]] = deque([first])
     while waiting:
         name, entered = waiting.popleft()
         node, trace = wiring.node(name), traces[name, entered]
