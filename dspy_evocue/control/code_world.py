@@ -59,8 +59,8 @@ def make_task(task_id: str) -> CodeTask:
     open_count = rng.randint(2, 5)
     numbers = rng.sample(range(100, 1000), 9)
     invoices = tuple(
-        (f"i{number}", vendor if position <= open_count else other, rng.randint(10, 900), "open" if position else "paid")
-        for position, number in enumerate(numbers)
+        (f"i{number}", vendor if place <= open_count else other, rng.randint(10, 900), "open" if place else "paid")
+        for place, number in enumerate(numbers)
     )
     open_ones = tuple(one for one in invoices if one[1] == vendor and one[3] == "open")
     if kind == "report":

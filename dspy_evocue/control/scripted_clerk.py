@@ -1,7 +1,8 @@
 """A scripted model for the code world, which plays each task right and follows the house rule only where it sees it.
 
 It stands in for a language model in tests, figures and the notebook: its replies depend on nothing but the prompt of
-that one call, so what an edit changes is what its text, at its place, made visible. Pure: knows neither dspy nor a model.
+that one call, so what an edit changes is what its text, at its place, made visible. Pure: knows neither dspy nor a
+model.
 """
 
 from __future__ import annotations
