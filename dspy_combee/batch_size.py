@@ -7,6 +7,7 @@ Pure: states are frozen, nothing here runs or waits.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from dataclasses import dataclass, replace
@@ -79,7 +80,7 @@ class BatchSizeController:
 
     def __post_init__(self) -> None:
         candidates = tuple(self.candidates)
-        if not candidates or candidates[0] < 1 or any(a >= b for a, b in zip(candidates, candidates[1:], strict=False)):
+        if not candidates or candidates[0] < 1 or any(a >= b for a, b in itertools.pairwise(candidates)):
             raise ValueError(f"candidates must be ascending sizes of at least 1, got {candidates}")
         if not (math.isfinite(self.tau) and self.tau > 0):
             raise ValueError(f"tau must be a positive number, got {self.tau}")

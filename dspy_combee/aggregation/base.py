@@ -7,7 +7,7 @@ the learner's `Curate`. Every aggregation serves every learner.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +22,8 @@ class AggregationJob:
     component: str
     reflections: tuple[Reflection, ...]
     curate: Curate
+    join: Callable[[Sequence[Update]], Update] | None = None
+    """Joins updates in code when the call that should merge them failed; None: the best supported one stands in."""
 
 
 @dataclass(frozen=True, slots=True)

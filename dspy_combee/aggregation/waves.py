@@ -1,0 +1,113 @@
+"""Run the calls of one level, of all components at once, so that no failed or slow call holds or loses the rest."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import dspy
+
+from dspy_combee.aggregation.base import AggregationJob, CallRecord
+from dspy_combee.errors import ReflectionError
+from dspy_combee.learners.base import Reflection, Update
+from dspy_combee.runtime.execution.base import Executor, Outcome
+from dspy_combee.runtime.hedge import HedgePolicy, Wave
+from dspy_combee.runtime.retry import RetryPolicy, call_with_retry
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One aggregation call to make: the job it belongs to and what it reads."""
+
+    job_index: int
+    reflections: tuple[Reflection, ...]
+
+    @property
+    def record_ids(self) -> tuple[str, ...]:
+        """The records behind what it reads, without repeats."""
+        return tuple(dict.fromkeys(rid for reflection in self.reflections for rid in reflection.record_ids))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of a call: an update, or None after all retries failed."""
+
+    call: Call
+    update: Update | None
+    record: CallRecord
+
+
+@dataclass(frozen=True, slots=True)
+class CallRunner:
+    """How the calls of an aggregation are made: retried, hedged, spread over the executor's workers."""
+
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    """For rate limits, outages and time-outs, with backoff."""
+    reply_attempts: int = 2
+    """How often a reply that cannot be used is asked for, each time afresh; 1 or more."""
+    hedge: HedgePolicy | None = field(default_factory=HedgePolicy)
+    """When a straggler is asked a second time; None for never."""
+
+    def run_wave(
+        self,
+        stage: str,
+        calls: Sequence[Call],
+        jobs: Sequence[AggregationJob],
+        *,
+        executor: Executor,
+        rng: random.Random,
+    ) -> list[Answer]:
+        """Make the calls all at once and return one answer each, in order. Never raises an `Exception`."""
+        wave: Wave[Update] | None = None
+        if self.hedge is not None and executor.num_workers > 1 and len(calls) > 1:
+            wave = Wave(len(calls), self.hedge)
+        seeds = [rng.random() for _ in calls]
+
+        def make(index: int) -> Update:
+            job = jobs[calls[index].job_index]
+            attempt = _attempts(job, calls[index].reflections, self, seeds[index])
+            return attempt(0) if wave is None else wave.call(attempt)
+
+        outcomes = executor.run(make, range(len(calls)))
+        return [_answer(stage, call, outcome) for call, outcome in zip(calls, outcomes, strict=True)]
+
+
+def _attempts(
+    job: AggregationJob, reflections: tuple[Reflection, ...], runner: CallRunner, seed: float
+) -> Callable[[int], Update]:
+    """Return a function of the hedge number that makes the call and repeats it while the reply is unusable."""
+
+    def attempt(hedge_number: int) -> Update:
+        rng = random.Random(seed)
+        for number in range(runner.reply_attempts):
+            try:
+                with _fresh_sample(number + hedge_number * runner.reply_attempts):
+                    return call_with_retry(lambda: job.curate(reflections), runner.retry, rng)
+            except ReflectionError as error:
+                if number + 1 == runner.reply_attempts:
+                    raise
+                logger.debug("%s: unusable reply (%s), asking again", job.component or "program", error)
+        raise AssertionError("the last attempt returns or raises")
+
+    return attempt
+
+
+def _fresh_sample(number: int) -> AbstractContextManager[object]:
+    """Return a context in which repeat `number` of a call is a new sample and not the cached reply of the first."""
+    lm = dspy.settings.lm
+    if number == 0 or not isinstance(lm, dspy.BaseLM):
+        return nullcontext()
+    temperature = lm.kwargs.get("temperature") or 0.7
+    return dspy.context(lm=lm.copy(rollout_id=number, temperature=temperature))
+
+
+def _answer(stage: str, call: Call, outcome: Outcome[Update]) -> Answer:
+    error = None if outcome.error is None else f"{type(outcome.error).__name__}: {outcome.error}"
+    if error is not None:
+        logger.warning("An aggregation call of %s failed: %s", stage, error)
+    return Answer(call, outcome.value, CallRecord(stage, call.record_ids, outcome.seconds, error))

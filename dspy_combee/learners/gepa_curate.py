@@ -1,0 +1,214 @@
+"""What one aggregation call does for GEPA: write lessons, or rewrite the instruction.
+
+Two forms of one `Curate` (Combee, section 3.1). *Lessons*: a first-level call returns typed lessons with the ids of
+their records, an upper call returns operations on the numbered lessons, each checked by code; nothing is lost unsaid.
+*Rewrite*, as published: every call writes a whole new instruction.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dspy
+
+from dspy_combee.errors import ReflectionError
+from dspy_combee.learners.base import Entry, Reflection, TextUpdate, Update
+from dspy_combee.lessons import (
+    Drop,
+    Group,
+    Lesson,
+    LessonUpdate,
+    Merge,
+    Operation,
+    apply_operations,
+    merge_in_code,
+    one_line,
+)
+from dspy_combee.replies import recover_instruction, refuse_cut_reply, usable_text
+from dspy_combee.signatures import CombineInstructions, ExtractLessons, ReviseLessons
+
+_LESSON_LINE = re.compile(r"^\s*(?:[-*•]|\d+[.)])?\s*\**\[([^\]\n]{1,200})\]\**[:\s-]*(.+)$")
+_BARE_LINE = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+(.+)$")
+_OPERATION_LINE = re.compile(r"^\W*(MERGE|DROP|GROUP)\W+((?:\d+\s*(?:,|and|&|\+)?\s*)+)(?::\s*(.*))?", re.IGNORECASE)
+
+Proposer = Callable[..., dict[str, str]]
+"""GEPA's `instruction_proposer`: keywords `candidate`, `reflective_dataset`, `components_to_update`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LessonCurate:
+    """Distil lessons from records, or tidy lessons of several groups (a `Curate`).
+
+    A reply line without a known record id is kept and cites nothing: a missing citation is reported, not invented.
+    """
+
+    task: str
+    """The user's own instruction, without learned lessons."""
+    known: tuple[Lesson, ...] = ()
+    """The lessons that stand in the prompt already."""
+
+    def __call__(self, reflections: Sequence[Reflection]) -> LessonUpdate:
+        """Make one call.
+
+        Raises:
+            ReflectionError: the reply is cut off, blank or still reasoning.
+        """
+        if reflections[0].update is None:
+            return self._extract(reflections)
+        return self._revise([reflection.update for reflection in reflections])
+
+    def _extract(self, reflections: Sequence[Reflection]) -> LessonUpdate:
+        reply = _ask(
+            ExtractLessons,
+            "rules",
+            task=self.task,
+            known_rules="\n".join(f"- {lesson.text}" for lesson in self.known) or "none",
+            records="\n\n".join(reflection.text for reflection in reflections),
+        )
+        allowed = [rid for reflection in reflections for rid in reflection.record_ids]
+        return LessonUpdate(merge_in_code(parse_lessons(reply, allowed)))
+
+    def _revise(self, updates: Sequence[LessonUpdate]) -> LessonUpdate:
+        joined = join_lessons(updates)
+        if len(joined.entries) < 2:
+            return joined
+        numbered = "\n".join(f"{number}. {lesson.text}" for number, lesson in enumerate(joined.entries, start=1))
+        reply = _ask(ReviseLessons, "operations", rules=numbered)
+        return LessonUpdate(apply_operations(joined.entries, parse_operations(reply)).lessons)
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteCurate:
+    """Write a new instruction from records, or combine the instructions of several groups (a `Curate`)."""
+
+    component: str
+    candidate: Mapping[str, str]
+    """Every component's current text, as GEPA hands it over; not modified."""
+    propose: Proposer
+    """The wrapped optimizer's own proposer; called once a group."""
+    max_chars: int | None = None
+    """A longer instruction is refused."""
+
+    def __call__(self, reflections: Sequence[Reflection]) -> TextUpdate:
+        """Make one call.
+
+        Raises:
+            ReflectionError: the reply is cut off, blank or still reasoning.
+        """
+        record_ids = tuple(dict.fromkeys(rid for reflection in reflections for rid in reflection.record_ids))
+        if reflections[0].update is None:
+            records = [reflection.details for reflection in reflections]
+            text = propose_once(self.propose, self.candidate, self.component, records)
+        else:
+            text = self._combine([reflection.update for reflection in reflections])
+        return TextUpdate((Entry(usable_text(text, max_chars=self.max_chars), record_ids),))
+
+    def _combine(self, updates: Sequence[Update]) -> str:
+        proposals = "\n\n".join(
+            f"[{number}]\n" + "\n".join(entry.text for entry in update.entries)
+            for number, update in enumerate(updates, start=1)
+        )
+        current = self.candidate[self.component]
+        reply = _ask(CombineInstructions, "new_instruction", current_instruction=current, proposals=proposals)
+        return recover_instruction(reply)
+
+
+def join_lessons(updates: Sequence[LessonUpdate]) -> LessonUpdate:
+    """Join the lessons of several groups in code: what one group says and another one too is said once."""
+    return LessonUpdate(merge_in_code(lesson for update in updates for lesson in update.entries))
+
+
+def parse_lessons(reply: str, record_ids: Sequence[str]) -> tuple[Lesson, ...]:
+    """Read lines of the form `[record id, ...] rule`; ids that were not shown are dropped, other lines ignored."""
+    known = {_bare_id(rid): rid for rid in record_ids}
+    lessons: list[Lesson] = []
+    for line in reply.splitlines():
+        match = _LESSON_LINE.match(line)
+        bare = None if match else _BARE_LINE.match(line)
+        text = one_line((match or bare).groups()[-1]).strip("* ") if match or bare else ""
+        if not text:
+            continue
+        cited = re.split(r"[,;&\s]+|\band\b", match.group(1)) if match else []
+        ids = tuple(dict.fromkeys(known[_bare_id(rid)] for rid in cited if _bare_id(rid) in known))
+        # A call that saw one record can only have learned from that one.
+        lessons.append(Lesson(text, ids or (tuple(record_ids) if len(known) == 1 else ())))
+    return tuple(lessons)
+
+
+def parse_operations(reply: str) -> tuple[Operation, ...]:
+    """Read lines such as `MERGE 2, 5: text`, `DROP 4`, `GROUP 1, 3: heading`; other lines are ignored."""
+    operations: list[Operation] = []
+    for line in reply.splitlines():
+        match = _OPERATION_LINE.match(line)
+        if not match:
+            continue
+        kind, numbers = match.group(1).upper(), tuple(int(number) for number in re.findall(r"\d+", match.group(2)))
+        text = (match.group(3) or "").strip()
+        if kind == "DROP":
+            operations.extend(Drop(number) for number in numbers)
+        else:
+            operations.append(Merge(numbers, text) if kind == "MERGE" else Group(numbers, text))
+    return tuple(operations)
+
+
+def propose_once(
+    propose: Proposer, candidate: Mapping[str, str], component: str, records: Sequence[Mapping[str, Any]]
+) -> str:
+    """Ask the wrapped optimizer's proposer for one component's new text, and refuse a reply that is not whole.
+
+    Raises:
+        ReflectionError: the reply is blank, cut off or still reasoning, or there is none for the component.
+    """
+    from dspy.utils.exceptions import AdapterParseError
+
+    own = _with_own_history(propose)
+    try:
+        texts = own(
+            candidate=dict(candidate), reflective_dataset={component: list(records)}, components_to_update=[component]
+        )
+    except AdapterParseError as error:
+        return recover_instruction(error.lm_response)
+    except ValueError as error:
+        raise ReflectionError(f"the proposal for {component!r} cannot be used: {error}") from error
+    if not isinstance(texts, Mapping) or component not in texts:
+        raise ReflectionError(f"the instruction proposer returned no text for {component!r}")
+    refuse_cut_reply(_last_entry(getattr(own, "propose", None)))
+    return usable_text(texts[component])
+
+
+def _ask(signature: type[dspy.Signature], field: str, **inputs: str) -> str:
+    """Make one typed call with a predictor of its own, so that its history holds this call only."""
+    from dspy.utils.exceptions import AdapterParseError
+
+    predictor = dspy.Predict(signature)
+    try:
+        with dspy.context(adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
+            reply = getattr(predictor(**inputs), field)
+    except AdapterParseError as error:
+        reply = recover_instruction(error.lm_response, field)
+    refuse_cut_reply(_last_entry(predictor))
+    return usable_text(reply)
+
+
+def _with_own_history(propose: Proposer) -> Proposer:
+    """Return DSPy's own proposer with predictors of its own: calls of other threads must not mix into the history."""
+    from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
+
+    if not isinstance(propose, InstructionProposer):
+        return propose
+    own = copy.copy(propose)
+    own.propose = propose.propose.deepcopy()
+    return own
+
+
+def _last_entry(predictor: Any) -> dict[str, Any] | None:
+    history = getattr(predictor, "history", None)
+    return history[-1] if history else None
+
+
+def _bare_id(record_id: str) -> str:
+    return re.sub(r"\W|^record", "", record_id.casefold())
