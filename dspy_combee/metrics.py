@@ -61,8 +61,6 @@ class MetricCall:
         self._lock = threading.RLock()
         self._is_proven = False
         self._warned_above_perfect = False
-        self._empty_feedback = 0
-        self._scored = 0
 
     def __call__(
         self,
@@ -94,17 +92,10 @@ class MetricCall:
                 return self._scored_result(self.metric(*values), example_index)
         return self._scored_result(self.metric(*values), example_index)
 
-    def missing_feedback(self) -> tuple[int, int]:
-        """Return how many results had no feedback text, and how many results there were."""
-        with self._lock:
-            return self._empty_feedback, self._scored
-
     def _scored_result(self, result: Any, example_index: int | None) -> Score:
         score = read_score(result, metric_name=self.name, example_index=example_index)
         with self._lock:
             self._is_proven = True
-            self._scored += 1
-            self._empty_feedback += not score.feedback.strip()
             if score.value > self._perfect_score and not self._warned_above_perfect:
                 self._warned_above_perfect = True
                 logger.warning(

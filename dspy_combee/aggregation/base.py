@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from dspy_combee.learners.base import Curate, Reflection, Update
 from dspy_combee.runtime.execution.base import Executor
@@ -53,6 +53,7 @@ class Aggregated:
     """What a reader should know, for example which group's update stands in for a failed last call."""
 
 
+@runtime_checkable
 class Aggregation(Protocol):
     """How the reflections of a batch become one update a component.
 
@@ -63,6 +64,10 @@ class Aggregation(Protocol):
     @property
     def name(self) -> str:
         """The name that `Combee(aggregation=...)` takes and that tables show."""
+        ...
+
+    def calls_for(self, count: int) -> int:
+        """Return how many calls `count` reflections of one component take when none fails; 1: nothing to aggregate."""
         ...
 
     def aggregate(self, jobs: Sequence[AggregationJob], *, executor: Executor, rng: random.Random) -> list[Aggregated]:

@@ -15,7 +15,7 @@ from dspy_combee.aggregation.base import Aggregated, AggregationJob, CallRecord
 from dspy_combee.aggregation.waves import Answer, Call, CallRunner
 from dspy_combee.learners.base import Reflection, Update
 from dspy_combee.runtime.execution.base import Executor
-from dspy_combee.scan import default_fan_in, first_level_groups, near_equal_sizes
+from dspy_combee.scan import default_fan_in, first_level_groups, near_equal_sizes, plan_scan
 from dspy_combee.shuffle import augmented_shuffle
 from dspy_combee.truncation import cut_middle
 
@@ -58,6 +58,11 @@ class Scan:
     def name(self) -> str:
         """The name that `Combee(aggregation=...)` takes."""
         return "scan"
+
+    def calls_for(self, count: int) -> int:
+        """Return how many calls `count` reflections of one component take when none fails."""
+        plan = plan_scan(count, group_size=self.group_size, max_fan_in=self.max_fan_in, copies=self.duplication)
+        return plan.calls
 
     def groups_for(self, count: int) -> int:
         """Return how many first-level calls `count` reflections take; 1 means that there is nothing to scan."""

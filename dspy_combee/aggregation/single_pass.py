@@ -26,6 +26,10 @@ class SinglePass:
         """The name that `Combee(aggregation=...)` takes."""
         return "single_pass"
 
+    def calls_for(self, count: int) -> int:
+        """Return 1: every reflection is read by the same call."""
+        return min(1, count)
+
     def aggregate(self, jobs: Sequence[AggregationJob], *, executor: Executor, rng: random.Random) -> list[Aggregated]:
         """Aggregate every job in one call; the jobs run in one wave."""
         calls = [Call(index, job.reflections) for index, job in enumerate(jobs) if job.reflections]

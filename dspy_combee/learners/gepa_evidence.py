@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,20 +18,8 @@ from dspy.utils.callback import BaseCallback
 
 from dspy_combee.errors import MetricError
 from dspy_combee.metrics import MetricCall, Score
+from dspy_combee.provenance import RecordSource
 from dspy_combee.records import render_value
-
-
-@dataclass(frozen=True, slots=True)
-class RecordSource:
-    """Where a reflective record came from."""
-
-    record_id: str
-    example_index: int | None
-    """The example's position in the trainset; None when it is not from there."""
-    score: float | None
-    """The rollout's score; None when the program or the metric raised."""
-    feedback: str
-    """The metric's words, or the error text."""
 
 
 class SourcedFeedback(str):
@@ -79,12 +67,32 @@ class SourcedMetric:
     A metric that raises fails its example only, unless it does so from the start: then the run is aborted.
     """
 
-    def __init__(self, call: MetricCall, log: EvidenceLog, *, failure_score: float, abort: AbortSwitch) -> None:
+    def __init__(
+        self,
+        call: MetricCall,
+        log: EvidenceLog,
+        *,
+        failure_score: float,
+        abort: AbortSwitch,
+        on_scored: Callable[[], None],
+    ) -> None:
+        """Store the collaborators.
+
+        Args:
+            call: The user's metric.
+            log: Gives each record its id.
+            failure_score: Stands in for the score of a metric that raised.
+            abort: Ends the run when the metric cannot work at all.
+            on_scored: Called after each rollout that was scored.
+        """
+        self._on_scored = on_scored
         self._call = call
         self._log = log
         self._failure_score = failure_score
         self._abort = abort
         self._failures = 0
+        self._feedback_texts = 0
+        self._empty_feedback = 0
         self._lock = threading.Lock()
 
     def __call__(self, gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
@@ -99,7 +107,15 @@ class SourcedMetric:
             if pred_name is None:
                 raise
             return self._sourced(gold, None, f"The metric raised {type(error).__name__}: {error}")
-        return self._plain(score) if pred_name is None else self._with_feedback(gold, score)
+        if pred_name is not None:
+            return self._with_feedback(gold, score)
+        self._on_scored()
+        return self._plain(score)
+
+    def missing_feedback(self) -> tuple[int, int]:
+        """Return how many feedback texts were empty, and how many records there were."""
+        with self._lock:
+            return self._empty_feedback, self._feedback_texts
 
     def _plain(self, score: Score) -> Any:
         with self._lock:
@@ -111,6 +127,9 @@ class SourcedMetric:
         has_score = hasattr(score.raw, "feedback") or isinstance(score.raw, Mapping)
         shown = score.raw["score"] if has_score else score.raw
         text = score.feedback if score.has_feedback else f"This trajectory got a score of {shown}."
+        with self._lock:
+            self._feedback_texts += 1
+            self._empty_feedback += not score.feedback.strip()
         return self._sourced(gold, score, text)
 
     def _sourced(self, gold: Any, score: Score | None, text: str) -> dspy.Prediction:

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-import dspy
 from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
 
 from dspy_combee.aggregation.base import Aggregated, Aggregation, AggregationJob
 from dspy_combee.aggregation.scan import Scan
-from dspy_combee.errors import ReflectionError
-from dspy_combee.learners.base import Curate, Reflection, Update
+from dspy_combee.learners.base import Curate, Update
 from dspy_combee.learners.gepa_curate import LessonCurate, Proposer, RewriteCurate, join_lessons
-from dspy_combee.learners.gepa_records import ReflectiveRecord, as_reflections, counting, identify, without_perfect
-from dspy_combee.lessons import Lesson, attach_lessons, fit_lessons, merge_in_code, render_block, split_instruction
+from dspy_combee.learners.gepa_records import (
+    SMALL_BATCH,
+    ReflectiveRecord,
+    as_reflections,
+    counting,
+    identify,
+    without_perfect,
+)
+from dspy_combee.lessons import Lesson, attach_lessons, fit_lessons, merge_in_code, split_instruction
 from dspy_combee.runtime.execution.base import Executor
 from dspy_combee.runtime.execution.threads import ThreadExecutor, default_num_workers
 from dspy_combee.seeding import branch_rng
@@ -189,7 +193,8 @@ class CombeeProposer:
         reflections = as_reflections(read, component)
         curate = self._curate(proposal.candidate, component, known)
         job = AggregationJob(component, reflections, curate, join=_join if self.form == "lessons" else None)
-        is_plain = not known and groups_for(self.aggregation, len(read)) == 1
+        is_one_call = self.aggregation.calls_for(len(read)) == 1
+        is_plain = not known and is_one_call and (self.form == "rewrite" or len(read) <= SMALL_BATCH)
         return _Part(component, proposal.candidate, tuple(read), known, job, is_plain)
 
     def _curate(self, candidate: Mapping[str, str], component: str, known: tuple[Lesson, ...]) -> Curate:
@@ -257,11 +262,6 @@ class CombeeProposer:
 
 class _BuiltinCombeeProposer(CombeeProposer, InstructionProposer):
     """The same, recognised by DSPy's adapter as one of its own, so that records keep their values."""
-
-
-def groups_for(aggregation: Aggregation, count: int) -> int:
-    """Return how many first-level calls an aggregation makes for `count` reflections."""
-    return aggregation.groups_for(count) if isinstance(aggregation, Scan) else 1
 
 
 @dataclass(slots=True)

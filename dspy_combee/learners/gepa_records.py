@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from dspy_combee.learners.base import Reflection
-from dspy_combee.learners.gepa_evidence import RecordSource, SourcedFeedback
+from dspy_combee.learners.gepa_evidence import SourcedFeedback
+from dspy_combee.provenance import RecordSource
 from dspy_combee.records import render_record
 
 SMALL_BATCH = 3

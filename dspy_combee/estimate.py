@@ -1,0 +1,108 @@
+"""What a run may cost at the most, worked out from its settings without calling a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dspy
+
+from dspy_combee.settings import RunSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Upper bounds for one `compile`."""
+
+    metric_calls: int
+    """Rollouts that are scored, the last iteration in flight included."""
+    iterations: int
+    """Batches that can be learned from."""
+    aggregation_calls: int
+    """Calls of the reflection model when none has to be repeated."""
+    task_calls: int | None
+    """Calls of the task model in the rollouts; None when a module's calls have no bound that can be known."""
+    largest_batch: int
+    """The largest batch that the controller may pick, or the given one."""
+    reasons: tuple[str, ...]
+    """How the numbers came about, and what they leave out."""
+
+    @property
+    def lm_calls(self) -> int | None:
+        """Calls of all models; None when the task model's cannot be bounded."""
+        return None if self.task_calls is None else self.task_calls + self.aggregation_calls
+
+
+def estimate_gepa(
+    base: dspy.GEPA,
+    settings: RunSettings,
+    student: dspy.Module,
+    trainset: Sequence[dspy.Example],
+    valset: Sequence[dspy.Example] | None,
+) -> Estimate:
+    """Return the bounds for a wrapped `dspy.GEPA`.
+
+    GEPA looks at its limit between iterations only, so one iteration (a batch for parent and child, and a validation)
+    may run past it when batches are small; larger ones are cut to what is left.
+    """
+    from dspy_combee.learners.batch_control import controller_within
+    from dspy_combee.learners.gepa import metric_call_limit
+    from dspy_combee.learners.gepa_records import SMALL_BATCH
+    from dspy_combee.runtime.execution.threads import default_num_workers
+
+    val_size = len(valset) if valset is not None else len(trainset)
+    limit = metric_call_limit(base, student, len(trainset), len(valset) if valset is not None else None)
+    if settings.budget.max_metric_calls is not None:
+        limit = min(limit, settings.budget.max_metric_calls)
+    controller = controller_within(
+        settings.controller,
+        train_size=len(trainset),
+        metric_calls=limit,
+        num_threads=base.num_threads or default_num_workers(),
+    )
+    smallest = controller.candidates[0] if settings.batch_size is None else min(settings.batch_size, len(trainset))
+    largest = (controller.cap or smallest) if settings.batch_size is None else smallest
+    # A skipped iteration costs the parent's batch only, and makes no aggregation call.
+    iterations = max(0, -(-(limit - val_size) // smallest))
+    in_flight = 2 * smallest + val_size if smallest <= SMALL_BATCH else val_size
+    metric_calls = max(limit, val_size) + in_flight
+    components = len(student.named_predictors()) if base.component_selector != "round_robin" else 1
+    most = max(settings.aggregation.calls_for(size) for size in range(1, largest + 1))
+    per_example = calls_per_rollout(student)
+    return Estimate(
+        metric_calls=metric_calls,
+        iterations=iterations,
+        aggregation_calls=iterations * components * most,
+        task_calls=None if per_example is None else metric_calls * per_example,
+        largest_batch=largest,
+        reasons=(
+            f"{limit} metric calls allowed, at most {in_flight} more in flight when the limit is reached",
+            f"batches of {smallest} to {largest} examples, {val_size} validation examples",
+            "repeated calls after failures are not included",
+        ),
+    )
+
+
+def calls_per_rollout(program: dspy.Module) -> int | None:
+    """Return the most model calls that one run of the program makes, or None when it cannot be told.
+
+    Every predictor counts once, those of a ReAct loop `max_iters` times; a program with code of its own around the
+    predictors is taken to call each of them once, unless it loops over them, which cannot be seen from outside.
+    """
+    total = 0
+    looping: dict[int, int] = {}
+    for _, module in program.named_sub_modules():
+        iterations = getattr(module, "max_iters", None)
+        if isinstance(iterations, int):
+            for predictor in _predictors_of(module):
+                looping[id(predictor)] = max(iterations, looping.get(id(predictor), 1))
+        elif type(module).__name__ in ("BestOfN", "Refine", "Parallel"):
+            return None
+    for _, predictor in program.named_predictors():
+        total += looping.get(id(predictor), 1)
+    return total
+
+
+def _predictors_of(module: Any) -> list[Any]:
+    return [predictor for _, predictor in module.named_predictors()]
