@@ -39,6 +39,7 @@ from dspy_evocue.control.saving import GraphParameter
 from dspy_evocue.control.skills import Skill
 from dspy_evocue.control.state import ControlState
 from dspy_evocue.control.wiring import Node, Scope
+from dspy_evocue.observer import mark_node
 
 
 class ControlProgram(dspy.Module):
@@ -176,6 +177,8 @@ class ControlProgram(dspy.Module):
                 if spent or node.operation == "stop":
                     return (yield from self._finish(state, spent or "finished"))
                 require_draft(node, state)
+                if node.row.is_action:
+                    mark_node(node.name)
                 performed, unreadable = yield from _performed(node, state, parts)
                 state = absorb(node, state, performed, is_model_call=is_model_call)
                 try:
