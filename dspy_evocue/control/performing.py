@@ -109,12 +109,12 @@ def _checked(text: str, state: ControlState, parts: Mapping[str, Part]) -> Gener
         return draft
     view = {**state.view(), "draft": draft.text, "problem": ""}
     problem = yield PartCall(check, inputs_for(check, view, "validate"))
-    return Draft.pending(draft.text, _problem_text(problem))
+    return Draft.pending(draft.text, problem_text(problem))
 
 
 def _validate(node: Node, state: ControlState, parts: Mapping[str, Part]) -> Performing:
     answer = yield _call(node, state, parts)
-    problem = _problem_text(_last_output(answer) if isinstance(answer, dspy.Prediction) else answer)
+    problem = problem_text(_last_output(answer) if isinstance(answer, dspy.Prediction) else answer)
     draft = Draft.pending(state.draft.text, problem)
     return Performed("invalid" if draft.problem else "valid", draft=draft)
 
@@ -192,7 +192,7 @@ def _last_output(prediction: dspy.Prediction) -> str:
     return "" if not values or values[-1] is None else str(values[-1])
 
 
-def _problem_text(answer: Any) -> str:
+def problem_text(answer: Any) -> str:
     """Return what is wrong in words; models say "none" where nothing is."""
     text = "" if answer is None else str(answer).strip()
     return "" if text.lower().strip(".()") in ("none", "no", "n/a", "no problem", "empty", "valid", "ok") else text

@@ -90,7 +90,7 @@ class Skill:
             "skill_id": self.skill_id,
             "source": self.source,
             "target": self.target,
-            "operations": [_operation_to_dict(operation) for operation in self.operations],
+            "operations": [operation_to_dict(operation) for operation in self.operations],
             "returns": [
                 {"status": one.status, "draft": str(one.draft), "target": one.target} for one in self.returns
             ],
@@ -109,7 +109,7 @@ class Skill:
                 skill_id=str(values["skill_id"]),
                 source=str(values["source"]),
                 target=str(values["target"]),
-                operations=tuple(_operation_from_dict(one) for one in values["operations"]),
+                operations=tuple(operation_from_dict(one) for one in values["operations"]),
                 returns=tuple(
                     Return(str(one["status"]), DraftState(one["draft"]), str(one["target"]))
                     for one in values["returns"]
@@ -138,7 +138,8 @@ def returns_to(target: str, drafts: tuple[DraftState, ...] = ANY_DRAFT) -> tuple
     return tuple(Return(status, draft, target) for status in (SUCCESS, FAILURE) for draft in drafts)
 
 
-def _operation_to_dict(operation: SkillOperation) -> dict[str, Any]:
+def operation_to_dict(operation: SkillOperation) -> dict[str, Any]:
+    """Return the operation as plain JSON values."""
     return {
         "operation": operation.operation,
         "instruction": operation.instruction,
@@ -153,7 +154,8 @@ def _operation_to_dict(operation: SkillOperation) -> dict[str, Any]:
     }
 
 
-def _operation_from_dict(values: Mapping[str, Any]) -> SkillOperation:
+def operation_from_dict(values: Mapping[str, Any]) -> SkillOperation:
+    """Read what `operation_to_dict` wrote."""
     return SkillOperation(
         operation=str(values["operation"]),
         instruction=str(values.get("instruction") or ""),

@@ -12,6 +12,7 @@ from dspy_evocue.control.scripted_clerk import clerk_reply
 
 PENDING = (DraftState.PENDING_VALID, DraftState.PENDING_INVALID)
 SKILL = Skill("look", "prepare", "pre_commit", (SkillOperation("revise"),), returns_to("pre_commit", PENDING))
+FEEDBACK = "A payment lacks its reference."
 AGENT = ControlProgram.code_agent(open_code_world, check=check_code).with_skill(SKILL)
 
 
@@ -24,7 +25,7 @@ def score(example, prediction, trace=None):
 
 
 def score_with_feedback(example, prediction, trace=None, pred_name=None, pred_trace=None):
-    return dspy.Prediction(score=prediction.score, feedback="" if prediction.score else "A payment lacks its reference.")
+    return dspy.Prediction(score=prediction.score, feedback="" if prediction.score else FEEDBACK)
 
 
 def test_the_predictors_have_their_operations_names():
@@ -42,7 +43,8 @@ def test_bootstrap_few_shot_collects_demonstrations_and_keeps_the_graph():
 
 
 def test_gepa_learns_an_instruction_for_a_predictor_of_the_controller():
-    reflection = ScriptedEngine(lambda prompt, call: json.dumps({"new_instruction": f"Write the next code. {HOUSE_RULE}"}))
+    learned = json.dumps({"new_instruction": f"Write the next code. {HOUSE_RULE}"})
+    reflection = ScriptedEngine(lambda prompt, call_number: learned)
     with dspy.context(lm=scripted_lm(clerk_reply)):
         compiled = dspy.GEPA(
             metric=score_with_feedback,
@@ -53,7 +55,7 @@ def test_gepa_learns_an_instruction_for_a_predictor_of_the_controller():
         ).compile(AGENT, trainset=examples("search", 3), valset=examples("search", 3))
         assert compiled(task_id="search-7").score == 1.0
     assert reflection.calls > 0
-    assert "A payment lacks its reference." in "".join(reflection.prompts)
+    assert FEEDBACK in "".join(reflection.prompts)
     assert HOUSE_RULE in compiled.draft.signature.instructions
     assert compiled.graph == AGENT.graph
 
