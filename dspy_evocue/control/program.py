@@ -210,6 +210,8 @@ class ControlProgram(dspy.Module):
         return dspy.Prediction(**{**account, **outputs})
 
     def _features(self, state: ControlState) -> dict[str, str]:
+        if not any(edge.when.tests for edge in self.graph.wiring.edges_from(state.node)):
+            return {}
         view = state.view()
         own = {name: str(read(**inputs_for(read, view, name))) for name, read in self.plain.features.items()}
         return {**observable_features(state, self.limits), **own}
