@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _LOG_TAIL_BYTES = 4000
 _LOG_TAIL_LINES = 12
+_PROMPT_CACHE_MIB = 1024  # prompts that gave way to others and may come again; the server's own default is 8 GB
 _STOP_SECONDS = 5.0
 _GONE_SECONDS = 2.0
 _HEALTH_WAIT_SECONDS = 0.2
@@ -92,6 +93,7 @@ class LocalServer:
             "parallel": options.parallel,
             "context_tokens": options.context_tokens,
             "num_threads": options.num_threads,
+            "prompt_cache_mib": _PROMPT_CACHE_MIB,
         }
         script = Path(__file__).with_name("server_process.py")
         # Threads that spin while they wait starve everybody on a busy machine; OpenMP reads this when it is loaded.

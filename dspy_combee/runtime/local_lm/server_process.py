@@ -51,6 +51,7 @@ def _serve(options: dict[str, Any]) -> Any:
     params.cont_batching = True
     params.use_jinja = True
     params.ui = False
+    params.cache_ram_mib = options["prompt_cache_mib"]
     return xllamacpp.Server(params)
 
 
