@@ -137,9 +137,9 @@ def speed_lines() -> list[str]:
     own = (running - run.model_calls * calling) / run.steps
     return [
         f"- Checking one skill of six operations: {1000 * checking:.1f} ms.",
-        f"- A run of {run.steps} steps and {run.model_calls} model calls: {1000 * running:.1f} ms. DSPy's own predictor "
-        f"calls (scripted engine) are {1000 * run.model_calls * calling:.1f} ms of it; a step of the controller, the world "
-        f"included, takes {1000 * max(own, 0):.2f} ms.",
+        f"- A run of {run.steps} steps and {run.model_calls} model calls: {1000 * running:.1f} ms. DSPy's own "
+        f"predictor calls (scripted engine) are {1000 * run.model_calls * calling:.1f} ms of it; a step of the "
+        f"controller, the world included, takes {1000 * max(own, 0):.2f} ms.",
     ]
 
 

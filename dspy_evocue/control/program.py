@@ -91,6 +91,8 @@ class ControlProgram(dspy.Module):
         require_parts(graph, parts)
         if shadowed := sorted(set(inputs) & STATE_FIELDS):
             raise ValueError(f"inputs must not have the names of the state's own parts, got {', '.join(shadowed)}")
+        if taken := sorted(set(features or {}) & {*FEATURES, "outcome"}):
+            raise ValueError(f"features must not have the names of built-in ones, got {', '.join(taken)}")
         self.inputs = tuple(inputs)
         self.limits = limits or Limits()
         for name, part in parts.items():

@@ -256,6 +256,7 @@ def test_a_whole_program_can_be_saved_and_loaded(tmp_path):
         ({"parts": {"commit": lambda notes: ""}}, ValueError, r"part 'commit' may read draft and .* got notes"),
         ({"parts": {"route": dspy.Predict("a -> b")}}, TypeError, "part 'route' of a code node must be a callable"),
         ({"inputs": ("history",)}, ValueError, "inputs must not have the names"),
+        ({"features": {"draft": len}}, ValueError, "features must not have the names of built-in ones, got draft"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused_before_anything_runs(options, error, message):
