@@ -142,14 +142,14 @@ def instructions_for(node: Node, state: ControlState) -> tuple[str, ...]:
 def _acts_at(one: ActiveInstruction, node: Node) -> bool:
     if one.scope == "call":
         return node.name == one.addressee
-    return one.scope == "action" or bool(node.skill)
+    return one.scope == "next_action" or bool(node.skill)
 
 
 def _outlives(one: ActiveInstruction, target: Node) -> bool:
     """Say whether the text still waits to act once control reaches `target`."""
     if one.scope == "call":
         return bool(target.skill) or target.name == one.addressee
-    return one.scope == "action" or bool(target.skill)
+    return one.scope == "next_action" or bool(target.skill)
 
 
 def _still_active(node: Node, active: tuple[ActiveInstruction, ...]) -> tuple[ActiveInstruction, ...]:
@@ -158,6 +158,6 @@ def _still_active(node: Node, active: tuple[ActiveInstruction, ...]) -> tuple[Ac
     def is_over(one: ActiveInstruction) -> bool:
         if one.scope == "call":
             return one.addressee == node.name
-        return one.scope == "action" and node.row.is_action
+        return one.scope == "next_action" and node.row.is_action
 
     return tuple(one for one in active if not is_over(one))

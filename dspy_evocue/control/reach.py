@@ -3,7 +3,8 @@
 An abstract state is a node and the draft state in which it is entered. What an operation makes of the draft is read
 off the table; features other than the draft and the outcome are free, so both answers to a test are followed. Under
 that reading the analysis is exact: every problem comes with a run that shows it, and a wiring without problems has no
-run that fails. A real program's features are not free, so what is accepted here is safe there.
+run that fails. A real program's features are not free, so what is accepted here is safe there. Pure: knows neither
+dspy nor a model.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from dspy_evocue.control.draft import DraftState
 from dspy_evocue.control.operations import ERROR, OPERATIONS, PLAIN_OPERATIONS, Operation, plain_operation
 from dspy_evocue.rules import FeatureTest, Rule
 
-Scope = Literal["call", "action", "skill"]
+Scope = Literal["call", "next_action", "skill"]
 """How long an edge's instruction acts: one call of the edge's target, until the next action, or inside the skill."""
 
 KNOWN_FEATURES = ("draft", "outcome")

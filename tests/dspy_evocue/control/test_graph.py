@@ -70,7 +70,7 @@ def test_a_graph_that_cannot_run_is_refused_with_the_reason(nodes, edges, start,
 
 
 def test_a_graph_with_skills_and_instructions_reads_back_equal_from_json():
-    graph = GRAPH.with_skill(SKILL).with_instruction("recurring", "prepare", "Naïve «text» {x}", scope="action")
+    graph = GRAPH.with_skill(SKILL).with_instruction("recurring", "prepare", "Naïve «text» {x}", scope="next_action")
     assert ControlGraph.from_dict(json.loads(json.dumps(graph.to_dict()))) == graph
 
 
@@ -81,7 +81,7 @@ def test_a_broken_file_is_refused(broken):
 
 
 def test_taking_an_instruction_away_gives_back_an_equal_graph():
-    told = GRAPH.with_instruction("*", "prepare", "Hello", scope="action")
+    told = GRAPH.with_instruction("*", "prepare", "Hello", scope="next_action")
     assert told != GRAPH
     assert told.with_instruction("*", "prepare", "") == GRAPH
 

@@ -49,7 +49,7 @@ def test_a_call_instruction_acts_only_when_its_edge_is_taken():
 
 
 def test_an_action_instruction_acts_until_the_next_action():
-    graph = GRAPH.with_instruction("START", "prepare", "T", scope="action")
+    graph = GRAPH.with_instruction("START", "prepare", "T", scope="next_action")
     told = walk(graph, [("done", None), *CYCLE, *CYCLE])
     assert [name for name, _ in told] == ["prepare", "pre_commit", "commit"]
 
