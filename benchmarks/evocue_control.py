@@ -107,9 +107,7 @@ def skill_rows(limits: Limits | None = None) -> list[Row]:
         ("with a wrong rule (phase is first)", Rule.of(phase="first")),
         ("everywhere", Rule()),
     )
-    return [
-        measure(name, agent if when is None else agent.with_skill(make_skill(when))) for name, when in variants
-    ]
+    return [measure(name, agent if when is None else agent.with_skill(make_skill(when))) for name, when in variants]
 
 
 def seconds_per(action: Callable[[], object], times: int) -> float:

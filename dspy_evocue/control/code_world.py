@@ -65,18 +65,30 @@ def make_task(task_id: str) -> CodeTask:
     open_ones = tuple(one for one in invoices if one[1] == vendor and one[3] == "open")
     if kind == "report":
         return CodeTask(
-            task_id, "report", f"How much do the open invoices of {vendor} come to in all? Give the sum as the answer.",
-            invoices, (), sum(one[2] for one in open_ones),
+            task_id,
+            "report",
+            f"How much do the open invoices of {vendor} come to in all? Give the sum as the answer.",
+            invoices,
+            (),
+            sum(one[2] for one in open_ones),
         )
     if kind == "direct":
         number, _, amount, _ = open_ones[0]
         return CodeTask(
-            task_id, "direct", f"Pay invoice {number} of {vendor}, {amount} in all, and give its amount as the answer.",
-            invoices, (number,), amount,
+            task_id,
+            "direct",
+            f"Pay invoice {number} of {vendor}, {amount} in all, and give its amount as the answer.",
+            invoices,
+            (number,),
+            amount,
         )
     return CodeTask(
-        task_id, "search", f"Pay every open invoice of {vendor}, one at a time, and give the sum as the answer.",
-        invoices, tuple(one[0] for one in open_ones), sum(one[2] for one in open_ones),
+        task_id,
+        "search",
+        f"Pay every open invoice of {vendor}, one at a time, and give the sum as the answer.",
+        invoices,
+        tuple(one[0] for one in open_ones),
+        sum(one[2] for one in open_ones),
     )
 
 

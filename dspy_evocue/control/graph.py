@@ -193,9 +193,10 @@ def _node_problems(wiring: Wiring) -> list[str]:
 
 def _edge_problems(wiring: Wiring) -> list[str]:
     names = {node.name: node for node in wiring.nodes}
-    problems = [f"edges must differ, got {name} twice with one condition" for name in _repeated(
-        f"{edge.name} ({edge.when})" for edge in wiring.edges
-    )]
+    problems = [
+        f"edges must differ, got {name} twice with one condition"
+        for name in _repeated(f"{edge.name} ({edge.when})" for edge in wiring.edges)
+    ]
     ended: set[str] = set()
     for edge in wiring.edges:
         missing = [name for name in (edge.source, edge.target) if name not in names]

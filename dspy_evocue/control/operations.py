@@ -170,9 +170,7 @@ def describe_operations(names: tuple[str, ...] = tuple(OPERATIONS)) -> str:
     lines: list[str] = []
     for name in names:
         row = OPERATIONS[name]
-        ends = ", ".join(
-            f"{effect.outcome} (draft {effect.becomes or 'unchanged'})" for effect in row.effects
-        )
+        ends = ", ".join(f"{effect.outcome} (draft {effect.becomes or 'unchanged'})" for effect in row.effects)
         lines.append(
             f"- {name}: {row.summary}. Reads {', '.join(row.reads)}. Writes {', '.join(row.writes)}. "
             f"Needs the draft to be {' or '.join(map(str, row.requires))}. Ends: {ends}."

@@ -74,11 +74,7 @@ def require_parts(graph: ControlGraph, parts: Mapping[str, Part]) -> None:
         ValueError: When a part is missing, or reads what its operation must not be shown.
         TypeError: When a part is of the wrong kind for its operation.
     """
-    needed = {
-        node.part
-        for node in graph.nodes
-        if node.operation != "stop" and node.part not in _BUILT_IN
-    }
+    needed = {node.part for node in graph.nodes if node.operation != "stop" and node.part not in _BUILT_IN}
     if missing := sorted(needed - set(parts)):
         raise ValueError(f"parts must have {', '.join(sorted(needed))}; missing: {', '.join(missing)}")
     kinds = {node.name: node.operation for node in graph.nodes if node.operation not in OPERATIONS}

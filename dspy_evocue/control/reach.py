@@ -93,9 +93,7 @@ def explore(wiring: Wiring) -> Reach:
     return Reach(frozenset(traces), frozenset(taken), tuple(problems))
 
 
-def ways_out(
-    edges: tuple[Edge, ...], outcome: str, draft: DraftState
-) -> Iterator[tuple[Edge | None, dict[str, str]]]:
+def ways_out(edges: tuple[Edge, ...], outcome: str, draft: DraftState) -> Iterator[tuple[Edge | None, dict[str, str]]]:
     """Yield every edge that can be the first whose condition holds, with features under which it is.
 
     Last comes None when it can happen that no edge holds, except after an unreadable reply, which ends the run with

@@ -91,9 +91,7 @@ class Skill:
             "source": self.source,
             "target": self.target,
             "operations": [operation_to_dict(operation) for operation in self.operations],
-            "returns": [
-                {"status": one.status, "draft": str(one.draft), "target": one.target} for one in self.returns
-            ],
+            "returns": [{"status": one.status, "draft": str(one.draft), "target": one.target} for one in self.returns],
             "when": self.when.to_dict(),
         }
 
@@ -111,7 +109,7 @@ class Skill:
                 target=str(values["target"]),
                 operations=tuple(operation_from_dict(one) for one in values["operations"]),
                 returns=tuple(
-                    Return(str(one["status"]), DraftState(one["draft"]), str(one["target"]))
+                    Return(str(one["status"]), _draft_state(one["draft"]), str(one["target"]))
                     for one in values["returns"]
                 ),
                 when=Rule.from_dict(values["when"]) if values.get("when") else Rule(),
@@ -161,10 +159,22 @@ def operation_from_dict(values: Mapping[str, Any]) -> SkillOperation:
         instruction=str(values.get("instruction") or ""),
         branches=tuple(
             Branch(
-                target=branch["target"],
+                target=_target(branch["target"]),
                 outcome=branch.get("outcome"),
-                draft=None if branch.get("draft") is None else DraftState(branch["draft"]),
+                draft=None if branch.get("draft") is None else _draft_state(branch["draft"]),
             )
             for branch in values.get("branches") or ()
         ),
     )
+
+
+def _target(value: Any) -> Any:
+    """Return the number that a proposer wrote as text; anything else as it is, for the checker to judge."""
+    return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
+def _draft_state(value: Any) -> DraftState:
+    try:
+        return DraftState(value)
+    except ValueError:
+        raise ValueError(f"a draft state must be {', '.join(map(str, DraftState))}, got {value!r}") from None

@@ -136,3 +136,15 @@ def test_a_skill_explains_itself_in_words():
 def test_a_skill_of_the_wrong_form_is_refused_when_it_is_read(broken):
     with pytest.raises(ValueError, match="a skill must have"):
         Skill.from_dict(broken)
+
+
+def test_a_branch_target_that_a_proposer_wrote_as_text_is_a_number():
+    written = SKILL.to_dict()
+    written["operations"][0]["branches"][1]["target"] = "2"
+    assert Skill.from_dict(written) == SKILL
+
+
+def test_an_unknown_draft_state_is_refused_with_the_known_ones():
+    written = {**SKILL.to_dict(), "returns": [{"status": "success", "draft": "valid", "target": "commit"}]}
+    with pytest.raises(ValueError, match="a draft state must be empty, pending-valid, pending-invalid, got 'valid'"):
+        Skill.from_dict(written)

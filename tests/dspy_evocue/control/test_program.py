@@ -187,11 +187,12 @@ def test_an_unreadable_reply_is_the_programs_own_error_where_no_edge_takes_it():
         _run_raw(make(), ["nonsense", "nonsense"])
 
 
-def test_a_model_outage_goes_through_and_the_run_is_still_ended():
+@pytest.mark.parametrize("fault", [LMError("down"), KeyboardInterrupt("stop")])
+def test_an_outage_and_an_interrupt_go_through_and_the_run_is_still_ended(fault):
     ended = []
     program = make(on_end=lambda history: ended.append(history))
-    with pytest.raises(LMError, match="down"):
-        _run_raw(program, [*replies("one"), LMError("down")])
+    with pytest.raises(type(fault), match=r"down|stop"):
+        _run_raw(program, [*replies("one"), fault])
     assert ended == ["[1] action:\none\nobservation:\n<one>"]
 
 
