@@ -16,6 +16,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError
@@ -45,6 +46,9 @@ class Found:
 
     record_ids: tuple[str, ...]
     text: str
+
+
+Extract = Callable[[Sequence[Shown]], list[Found]]
 
 
 class Lesson(BaseModel):
@@ -93,6 +97,22 @@ class QuoteRulesAsList(dspy.Signature):
     quotes: list[Quote] = dspy.OutputField(desc="one for each record, in the order of the records")
 
 
+def one_field_a_record(instructions: str, desc: str) -> Extract:
+    """Ask for one output field a record: no record can be left out, and no id has to be written."""
+
+    def extract(records: Sequence[Shown]) -> list[Found]:
+        fields: dict[str, Any] = {"records": (str, dspy.InputField(desc="each headed by its [record id]"))}
+        for record in records:
+            fields[f"rule_of_{record.record_id}"] = (str, dspy.OutputField(desc=desc.format(id=record.record_id)))
+        signature = dspy.signatures.make_signature(fields, instructions)
+        prediction = dspy.Predict(signature)(records=joined(records))
+        return [
+            Found((record.record_id,), str(getattr(prediction, f"rule_of_{record.record_id}"))) for record in records
+        ]
+
+    return extract
+
+
 class QuoteOneRule(dspy.Signature):
     """Find the one sentence of the feedback that states a specific rule, and copy it word for word.
 
@@ -112,9 +132,6 @@ class StateOneRule(dspy.Signature):
 
     record: str = dspy.InputField()
     rule: str = dspy.OutputField()
-
-
-Extract = Callable[[Sequence[Shown]], list[Found]]
 
 
 def joined(records: Sequence[Shown]) -> str:
@@ -157,12 +174,23 @@ def one_call_a_record(signature: type[dspy.Signature]) -> Extract:
     return extract
 
 
+STATE = (
+    "State the specific rule that the feedback of each record teaches, with its whole condition, and copy codes, "
+    "labels, names and numbers exactly. Leave out general advice that would fit any task."
+)
+QUOTE = (
+    "Find, in the feedback of each record, the one sentence that states a specific rule, and copy it word for word. "
+    "The rest of the feedback is general advice: leave it out."
+)
 JSON, CHAT = dspy.JSONAdapter(), dspy.ChatAdapter(use_json_adapter_fallback=False)
 VARIANTS: dict[str, tuple[Extract, dspy.Adapter]] = {
     "lines, state (package)": (package_signature, CHAT),
     "lines, quote": (quoted_lines, CHAT),
     "list of lessons, JSON": (typed_list, JSON),
     "list of quotes, JSON": (quoted_list, JSON),
+    "one field a record, state": (one_field_a_record(STATE, "the rule that record {id} teaches"), CHAT),
+    "one field a record, quote": (one_field_a_record(QUOTE, "the sentence of record {id}"), CHAT),
+    "one field a record, quote, JSON": (one_field_a_record(QUOTE, "the sentence of record {id}"), JSON),
     "one call a record, state": (one_call_a_record(StateOneRule), CHAT),
     "one call a record, quote": (one_call_a_record(QuoteOneRule), CHAT),
 }
