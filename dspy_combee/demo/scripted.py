@@ -6,6 +6,7 @@ rules that the feedback of its records holds, as many as it can carry at once: t
 
 from __future__ import annotations
 
+import json
 import re
 
 import dspy
@@ -39,9 +40,9 @@ def _route(prompt: str) -> str:
 def _reflect(prompt: str) -> str:
     if "[[ ## operations ## ]]" in prompt:
         return _reply("operations", "NONE")
-    if "[[ ## rules ## ]]" in prompt:
+    if "`lessons`" in prompt:
         found = [(rid, rule) for rid, body in _RECORD.findall(prompt) for rule in _RULE.findall(body)]
-        return _reply("rules", "\n".join(f"[{rid}] {rule}" for rid, rule in found[:CAPACITY]))
+        return json.dumps({"lessons": [{"record_id": rid, "rule": rule} for rid, rule in found[:CAPACITY]]})
     rules = list(dict.fromkeys(_RULE.findall(prompt)))
     text = "Route each message with care. " + " ".join(rules[:CAPACITY])
     return f'{{"new_instruction": "{text}"}}' if "examples_with_feedback" in prompt else _reply("new_instruction", text)
