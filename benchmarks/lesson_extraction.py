@@ -22,13 +22,13 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError
 from pydantic import BaseModel, Field
 
-from dspy_combee.demo import ROUTING_RULES, RoutingRule, keeps_rule, load_messages, routing_instruction, routing_metric
-from dspy_combee.learners.gepa_curate import parse_lessons
+from dspy_combee.demo import ROUTING_RULES, RoutingRule, keeps_rule, load_messages, routing_metric
+from dspy_combee.learners.gepa_curate import read_lessons
 from dspy_combee.records import render_record
 from dspy_combee.runtime.local_lm import resolve_lm
 from dspy_combee.signatures import ExtractLessons
 
-INSTRUCTION = routing_instruction(())
+_LINE = re.compile(r"^\W*\[?(r\d+)\]?[:\s-]*(.+)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,7 @@ class Found:
 Extract = Callable[[Sequence[Shown]], list[Found]]
 
 
-class Lesson(BaseModel):
-    """One specific rule."""
-
-    record_id: str = Field(description="the id of the record that teaches it")
-    rule: str = Field(description="the whole rule: its condition and what follows from it")
-
-
-class ListLessons(dspy.Signature):
+class StateRulesAsLines(dspy.Signature):
     """List the specific rule that the feedback of each record teaches: one lesson for each record, none left out.
 
     State the whole condition of a rule and copy codes, labels, names and numbers exactly. Leave out general advice that
@@ -66,7 +59,7 @@ class ListLessons(dspy.Signature):
     """
 
     records: str = dspy.InputField(desc="the records, each headed by its [record id]")
-    lessons: list[Lesson] = dspy.OutputField(desc="one lesson for each record, in the order of the records")
+    rules: str = dspy.OutputField(desc="one line for each record: [record id] rule")
 
 
 class QuoteRules(dspy.Signature):
@@ -143,18 +136,19 @@ def ids_of(records: Sequence[Shown]) -> list[str]:
 
 
 def read_lines(reply: str, records: Sequence[Shown]) -> list[Found]:
-    return [Found(lesson.record_ids, lesson.text) for lesson in parse_lessons(reply, ids_of(records))]
+    shown = set(ids_of(records))
+    lines = [_LINE.match(line) for line in reply.splitlines()]
+    return [Found((line[1],) if line[1] in shown else (), line[2]) for line in lines if line]
 
 
-def package_signature(records: Sequence[Shown]) -> list[Found]:
-    """What the package uses: lines of `[record id] rule`."""
-    predictor = dspy.Predict(ExtractLessons)
-    return read_lines(predictor(task=INSTRUCTION, known_rules="none", records=joined(records)).rules, records)
+def stated_lines(records: Sequence[Shown]) -> list[Found]:
+    return read_lines(dspy.Predict(StateRulesAsLines)(records=joined(records)).rules, records)
 
 
-def typed_list(records: Sequence[Shown]) -> list[Found]:
-    lessons = dspy.Predict(ListLessons)(records=joined(records)).lessons
-    return [Found((lesson.record_id.strip("[] "),), lesson.rule) for lesson in lessons]
+def stated_list(records: Sequence[Shown]) -> list[Found]:
+    """What the package uses."""
+    lessons = read_lessons(dspy.Predict(ExtractLessons)(records=joined(records)).lessons, ids_of(records))
+    return [Found(lesson.record_ids, lesson.text) for lesson in lessons]
 
 
 def quoted_lines(records: Sequence[Shown]) -> list[Found]:
@@ -184,10 +178,11 @@ QUOTE = (
 )
 JSON, CHAT = dspy.JSONAdapter(), dspy.ChatAdapter(use_json_adapter_fallback=False)
 VARIANTS: dict[str, tuple[Extract, dspy.Adapter]] = {
-    "lines, state (package)": (package_signature, CHAT),
+    "lines, state": (stated_lines, CHAT),
     "lines, quote": (quoted_lines, CHAT),
-    "list of lessons, JSON": (typed_list, JSON),
-    "list of quotes, JSON": (quoted_list, JSON),
+    "list, state, JSON (package)": (stated_list, JSON),
+    "list, state, chat markers": (stated_list, CHAT),
+    "list, quote, JSON": (quoted_list, JSON),
     "one field a record, state": (one_field_a_record(STATE, "the rule that record {id} teaches"), CHAT),
     "one field a record, quote": (one_field_a_record(QUOTE, "the sentence of record {id}"), CHAT),
     "one field a record, quote, JSON": (one_field_a_record(QUOTE, "the sentence of record {id}"), JSON),
