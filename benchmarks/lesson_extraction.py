@@ -2,7 +2,8 @@
 
 Each group holds 3, 5 or 7 records of the routing demo that were answered wrongly; each record's feedback has one
 specific rule inside general advice. A lesson is *kept* when one lesson that cites the record has the rule's code and
-both parts of its condition; *found* leaves the citation out of account. The embedded 1.5B model answers; `--lm` names
+both parts of its condition; *found* leaves the citation out of account; *bare* lessons are kept and have no
+advice around the rule. The embedded 1.5B model answers; `--lm` names
 another one.
 
     python benchmarks/lesson_extraction.py --sizes 3 5 7 --records 15 --seed 0
@@ -28,6 +29,7 @@ from dspy_combee.records import render_record
 from dspy_combee.runtime.local_lm import resolve_lm
 from dspy_combee.signatures import ExtractLessons
 
+_BARE_LENGTH = 1.2  # of the length of the rule itself
 _LINE = re.compile(r"^\W*\[?(r\d+)\]?[:\s-]*(.+)$")
 
 
@@ -217,6 +219,7 @@ class Tally:
     records: int = 0
     kept: int = 0
     found: int = 0
+    bare: int = 0
     failed_calls: int = 0
     calls: int = 0
     tokens_in: int = 0
@@ -242,10 +245,12 @@ def measure(extract: Extract, adapter: dspy.Adapter, lm: dspy.LM, groups: Sequen
         tally.tokens_out += sum(entry["usage"]["completion_tokens"] for entry in own.history)
         tally.replies += [re.sub(r"\s+", " ", str(entry["outputs"][0])) for entry in own.history]
         for record in group:
-            texts = [(lesson, keeps_rule(lesson.text, record.rule)) for lesson in lessons]
+            found = [lesson for lesson in lessons if keeps_rule(lesson.text, record.rule)]
+            kept = [lesson for lesson in found if record.record_id in lesson.record_ids]
             tally.records += 1
-            tally.found += any(kept for _, kept in texts)
-            tally.kept += any(kept and record.record_id in lesson.record_ids for lesson, kept in texts)
+            tally.found += bool(found)
+            tally.kept += bool(kept)
+            tally.bare += any(len(lesson.text) <= _BARE_LENGTH * len(record.rule.sentence) for lesson in kept)
     return tally
 
 
@@ -260,16 +265,16 @@ def main() -> None:
     arguments = parser.parse_args()
     lm = resolve_lm(arguments.lm, cache=False, temperature=0.0, max_tokens=1024)
     records = make_records(arguments.records, arguments.seed)
-    print("| group of | form | kept | found | unparsed | calls | tokens in | tokens out | seconds |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| group of | form | kept | found | bare | unparsed | calls | tokens in | tokens out | seconds |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for size in arguments.sizes:
         groups = [records[start : start + size] for start in range(0, len(records), size)]
         for name in arguments.variants:
             extract, adapter = VARIANTS[name]
             tally = measure(extract, adapter, lm, groups)
             print(
-                f"| {size} | {name} | {tally.kept} of {tally.records} | {tally.found} | {tally.failed_calls} "
-                f"| {tally.calls} | {tally.tokens_in} | {tally.tokens_out} | {tally.seconds:.0f} |",
+                f"| {size} | {name} | {tally.kept} of {tally.records} | {tally.found} | {tally.bare} "
+                f"| {tally.failed_calls} | {tally.calls} | {tally.tokens_in} | {tally.tokens_out} | {tally.seconds:.0f} |",
                 flush=True,
             )
             if arguments.show:
