@@ -274,7 +274,8 @@ def main() -> None:
             tally = measure(extract, adapter, lm, groups)
             print(
                 f"| {size} | {name} | {tally.kept} of {tally.records} | {tally.found} | {tally.bare} "
-                f"| {tally.failed_calls} | {tally.calls} | {tally.tokens_in} | {tally.tokens_out} | {tally.seconds:.0f} |",
+                f"| {tally.failed_calls} | {tally.calls} | {tally.tokens_in} | {tally.tokens_out} "
+                f"| {tally.seconds:.0f} |",
                 flush=True,
             )
             if arguments.show:
