@@ -6,13 +6,12 @@ rules that the feedback of its records holds, as many as it can carry at once: t
 
 from __future__ import annotations
 
-import json
 import re
 
 import dspy
 
 from dspy_combee.demo.rules import ROUTING_RULES, keeps_rule
-from dspy_combee.testing import ScriptedEngine, scripted_lm
+from dspy_combee.testing import ScriptedEngine, asks_for_lessons, lessons_reply, scripted_lm
 
 CAPACITY = 6
 """Rules that the reflection model keeps from one call; of the rest it makes general advice."""
@@ -22,12 +21,16 @@ _RECORD = re.compile(r"^\[(r\d+)\]\n(.*?)(?=^\[r\d+\]$|\Z)", re.DOTALL | re.MULT
 _RULE = re.compile(r"If [^.]*, the code is [A-Z]-\d\d\.")
 
 
-def scripted_models() -> tuple[dspy.LM, dspy.LM]:
-    """Return the task model and the reflection model, both scripted."""
-    return (
-        scripted_lm(ScriptedEngine(lambda prompt, _: _route(prompt)), model="scripted/task"),
-        scripted_lm(ScriptedEngine(lambda prompt, _: _reflect(prompt)), model="scripted/reflection"),
-    )
+def scripted_models(*, task_seconds: float = 0.0, reflection_seconds: float = 0.0) -> tuple[dspy.LM, dspy.LM]:
+    """Return the task model and the reflection model, both scripted.
+
+    Args:
+        task_seconds: How long a call of the task model takes.
+        reflection_seconds: How long a call of the reflection model takes.
+    """
+    task = ScriptedEngine(lambda prompt, _: _route(prompt), latency=lambda *_: task_seconds)
+    reflection = ScriptedEngine(lambda prompt, _: _reflect(prompt), latency=lambda *_: reflection_seconds)
+    return scripted_lm(task, model="scripted/task"), scripted_lm(reflection, model="scripted/reflection")
 
 
 def _route(prompt: str) -> str:
@@ -40,9 +43,9 @@ def _route(prompt: str) -> str:
 def _reflect(prompt: str) -> str:
     if "[[ ## operations ## ]]" in prompt:
         return _reply("operations", "NONE")
-    if "`lessons`" in prompt:
+    if asks_for_lessons(prompt):
         found = [(rid, rule) for rid, body in _RECORD.findall(prompt) for rule in _RULE.findall(body)]
-        return json.dumps({"lessons": [{"record_id": rid, "rule": rule} for rid, rule in found[:CAPACITY]]})
+        return lessons_reply(found[:CAPACITY])
     rules = list(dict.fromkeys(_RULE.findall(prompt)))
     text = "Route each message with care. " + " ".join(rules[:CAPACITY])
     return f'{{"new_instruction": "{text}"}}' if "examples_with_feedback" in prompt else _reply("new_instruction", text)

@@ -12,7 +12,7 @@ from dspy_combee.aggregation.scan import Scan
 from dspy_combee.aggregation.waves import CallRunner
 from dspy_combee.combee import Combee
 from dspy_combee.runtime.retry import RetryPolicy
-from dspy_combee.testing import ScriptedEngine, scripted_lm
+from dspy_combee.testing import ScriptedEngine, asks_for_lessons, lessons_reply, scripted_lm
 
 
 @pytest.fixture(autouse=True)
@@ -42,10 +42,9 @@ def list_rules(prompt, number):
     """Play the reflection model: one rule a record, no operations, or GEPA's own JSON."""
     if "[[ ## operations ## ]]" in prompt:
         return "[[ ## operations ## ]]\nNONE\n\n[[ ## completed ## ]]"
-    if "known_rules" in prompt:
+    if asks_for_lessons(prompt):
         found = re.findall(r"\[(r\d+)\]\nInputs: question = (?:[A-Z]+ )?q(\d+)", prompt)
-        rules = "\n".join(f"[{rid}] when asked q{question} answer {question}" for rid, question in found)
-        return f"[[ ## rules ## ]]\n{rules}\n\n[[ ## completed ## ]]"
+        return lessons_reply((rid, f"when asked q{question} answer {question}") for rid, question in found)
     return f'{{"new_instruction": "new instruction {number}"}}'
 
 

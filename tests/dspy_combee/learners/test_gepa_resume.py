@@ -16,6 +16,7 @@ import pytest
 
 from dspy_combee.errors import ResumeMismatchError, RunLogError
 from dspy_combee.learners.gepa_state import STATE_FILE, load_candidates
+from dspy_combee.testing import lessons_reply
 
 HERE = Path(__file__).parent
 
@@ -160,7 +161,7 @@ def sizes_in(result):
 
 
 def test_the_controller_profiles_inside_the_run_and_settles(make_world, some_examples):
-    world = make_world(train=some_examples(*range(60)), reflect=lambda *_: "[[ ## rules ## ]]\n[r1] be K-1")
+    world = make_world(train=some_examples(*range(60)), reflect=lambda *_: lessons_reply([("r1", "be K-1")]))
     optimizer = world.combee(batch_size="auto", gepa={"max_metric_calls": 300, "num_threads": 4})
     world.compile(optimizer)
     result = optimizer.last_result
@@ -170,7 +171,7 @@ def test_the_controller_profiles_inside_the_run_and_settles(make_world, some_exa
 
 
 def test_a_resumed_controller_remembers_what_it_saw(make_world, some_examples, tmp_path):
-    data = {"train": some_examples(*range(60)), "reflect": lambda *_: "[[ ## rules ## ]]\n[r1] be K-1"}
+    data = {"train": some_examples(*range(60)), "reflect": lambda *_: lessons_reply([("r1", "be K-1")])}
     stop = {"max_metric_calls": 300, "gepa_kwargs": {"stop_callbacks": lambda state: state.i >= 2}}
     _, first, _ = run(make_world, tmp_path, 300, world=data, batch_size="auto", gepa=stop)
     assert sizes_in(first) == [4, 8, 16]
@@ -252,7 +253,7 @@ def test_an_interrupt_before_the_seed_is_scored_leaves_the_student(make_world, m
 @pytest.mark.parametrize("first_call", [1, 5, 6])
 def test_no_call_starts_after_ctrl_c_while_workers_are_busy(make_world, make_scripts, first_call):
     """Press it while four workers wait for their model: at the seed's validation, or in the first batch."""
-    busy, go_on, lock, started = threading.Event(), threading.Event(), threading.Lock(), []
+    busy, go_on, heard, lock, started = threading.Event(), threading.Event(), threading.Event(), threading.Lock(), []
     reply = make_scripts(None, 0)["task"]
 
     def wait_at(prompt, number):
@@ -268,22 +269,31 @@ def test_no_call_starts_after_ctrl_c_while_workers_are_busy(make_world, make_scr
     world = make_world(task=wait_at)
     optimizer = world.combee(batch_size=8, gepa={"num_threads": 4})
 
+    def hear(number, frame):
+        heard.set()
+        raise KeyboardInterrupt
+
     def press():
         busy.wait(60)
         os.kill(os.getpid(), signal.SIGINT)
+        heard.wait(60)  # a signal is handled when the main thread runs again
         with lock:
             at_interrupt.append(len(started))
         go_on.set()
 
     at_interrupt = []
     presser = threading.Thread(target=press)
-    presser.start()
-    with pytest.raises(KeyboardInterrupt):
-        world.compile(optimizer)
-    presser.join()
+    before = signal.signal(signal.SIGINT, hear)
+    try:
+        presser.start()
+        with pytest.raises(KeyboardInterrupt):
+            world.compile(optimizer)
+        presser.join()
+        assert signal.getsignal(signal.SIGINT) is hear
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert optimizer.last_result.stop_reason == "interrupted"
     assert len(started) == at_interrupt[0]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_cancelled_call_of_a_tool_is_no_interrupt(make_world, make_scripts):

@@ -1,0 +1,1 @@
+"""Pictures and tables of call sites, edits and trials."""

@@ -1,0 +1,358 @@
+"""The state of one execution: which node each branch was at last, which edits act, and which call comes next.
+
+An execution travels in `dspy.settings.context` under a private key, so that it follows DSPy's own threads and tasks.
+Control forks where a call runs in another thread or task than the call that made it, and joins when the outer call
+goes on. This file decides sources, visits and edits; what is recorded or replayed is a journal's decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import itertools
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from dspy.dsp.utils.settings import settings, thread_local_overrides
+
+from dspy_evocue.call_sites import JOIN, START
+from dspy_evocue.edits import Edit, latest_applicable
+from dspy_evocue.features import FeatureSet, RunState, reads_like_completion, reads_like_failure
+from dspy_evocue.fingerprints import fingerprint
+
+SETTINGS_KEY = "_evocue_executions"
+"""Where the executions of the current call live: a tuple, the innermost program's last."""
+
+NodeKind = Literal["predictor", "tool", "frozen", "unattached", "mark"]
+"""`frozen` and `unattached` predictors run, but no edit can be attached to them."""
+
+
+@dataclass(eq=False, slots=True)
+class Branch:
+    """One line of control. The first is "0"; what forks off it is "0.1", "0.2", ..."""
+
+    path: str
+    last: str = START
+    """The node that control was at last: the source of the next entry."""
+    visits: dict[str, int] = field(default_factory=dict)
+    tools_called: tuple[str, ...] = ()
+    action_keys: tuple[str, ...] = ()
+    last_arguments: Any = None
+    last_observation: Any = None
+    last_failed: bool = False
+    completion_seen: bool = False
+    predictor_calls: int = 0
+    lingering: tuple[tuple[Edit, Frame | None], ...] = ()
+    """Edits that go on acting: until the next tool call (None), or until the frame ends."""
+    unjoined: list[Branch] = field(default_factory=list)
+    """Branches that forked off since this one last went on."""
+    forks: int = 0
+    is_joined: bool = False
+
+    def fork(self) -> Branch:
+        """Start a branch that knows what this one knows."""
+        self.forks += 1
+        child = Branch(f"{self.path}.{self.forks}")
+        child._take(self)
+        child.visits = dict(self.visits)
+        child.lingering = self.lingering
+        self.unjoined.append(child)
+        return child
+
+    def join(self) -> None:
+        """Go on after the branches that forked off: from the end of the only one, or from JOIN."""
+        if not self.unjoined:
+            return
+        ended, self.unjoined = self.unjoined, []
+        for child in ended:
+            child.join()
+            child.is_joined = True
+        self.visits = _total(self.visits, [child.visits for child in ended])
+        called = len(self.tools_called)
+        tools_called = self.tools_called + tuple(name for child in ended for name in child.tools_called[called:])
+        predictor_calls = self.predictor_calls + sum(child.predictor_calls - self.predictor_calls for child in ended)
+        self._take(ended[-1])
+        self.tools_called, self.predictor_calls = tools_called, predictor_calls
+        self.completion_seen = any(child.completion_seen for child in ended)
+        self.last = ended[0].last if len(ended) == 1 else JOIN
+
+    def _take(self, other: Branch) -> None:
+        self.last = other.last
+        self.tools_called = other.tools_called
+        self.action_keys = other.action_keys
+        self.last_arguments = other.last_arguments
+        self.last_observation = other.last_observation
+        self.last_failed = other.last_failed
+        self.completion_seen = other.completion_seen
+        self.predictor_calls = other.predictor_calls
+
+
+@dataclass(eq=False, slots=True)
+class Frame:
+    """A module or tool call that is running: which thread and task runs it, and on which branch."""
+
+    owner: tuple[int, Any]
+    branch: Branch
+    parent: Frame | None = None
+    tool_entry: Entry | None = None
+    """The innermost tool call that this frame is inside of."""
+    hops: dict[tuple[int, ...], tuple[Branch, Any]] = field(default_factory=dict)
+    """Branches for the calls that other threads and tasks make from here; holds what their keys are ids of."""
+    is_open: bool = True
+    serial: int = field(default_factory=itertools.count().__next__)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One entry of a node, as journals and edits see it."""
+
+    number: int
+    """The order of starts within the execution, from 0."""
+    kind: NodeKind
+    node: str
+    source: str
+    branch: Branch
+    frame: Frame
+    inputs: Mapping[str, Any]
+    input_key: str
+    features: Mapping[str, str]
+    """Empty where nobody needs them."""
+    edit: Edit | None
+    """The edit that acts on this call."""
+    inside: int | None
+    """The number of the tool call that it happens in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What a journal answers when a call must not run: its recorded outcome."""
+
+    output: Any
+    error: Exception | None
+
+
+class Journal(Protocol):
+    """What records or replays the entries of an execution; called under the execution's lock, in order of number."""
+
+    @property
+    def wants_features(self) -> bool:
+        """Whether entries must carry the features of the state."""
+        ...
+
+    def begin(self, entry: Entry) -> Replayed | None:
+        """Note the start of a call; return its recorded outcome, or None to let it run."""
+        ...
+
+    def end(self, entry: Entry, output: Any, error: BaseException | None) -> None:
+        """Note how a call that ran has ended."""
+        ...
+
+
+class World(Protocol):
+    """The tools' world of one execution."""
+
+    def bind(self, function: Any) -> Any:
+        """Return the function as it acts on this world."""
+        ...
+
+
+class Execution:
+    """One run of one program. Everything mutable in it is guarded by its lock."""
+
+    def __init__(
+        self,
+        token: str,
+        edits: tuple[Edit, ...],
+        features: FeatureSet,
+        *,
+        journal: Journal | None = None,
+        world: World | None = None,
+        rollout_id: int | None = None,
+        max_calls: Mapping[str, int] | None = None,
+    ) -> None:
+        """Start at START, on the current thread and task.
+
+        Args:
+            token: Under which token the program's predictors know their names.
+            edits: In order; of several that apply, the latest acts.
+            features: What rules can test.
+            journal: Records or replays the calls; None for an ordinary run.
+            world: Where the tools act; None to leave them as they are.
+            rollout_id: Makes the calls of this run distinct from other runs' in DSPy's cache; None for no change.
+            max_calls: The most entries of a node that the program allows itself, where it says so.
+        """
+        self.token = token
+        self.edits = edits
+        self.features = features
+        self.journal = journal
+        self.world = world
+        self.rollout_id = rollout_id
+        self.root = Frame(_owner(), Branch("0"))
+        self.outage = ""
+        """The failure of a language model during the run, whatever the program made of it."""
+        self._max_calls = max_calls or {}
+        self._frames: dict[str, Frame] = {}
+        self._numbers = itertools.count()
+        self._lock = threading.RLock()
+
+    def open_frame(self, call_id: str, parent_id: str | None) -> None:
+        """Note that a module's or a tool's call has started."""
+        with self._lock:
+            parent = self._frames.get(parent_id or "", self.root)
+            branch = self._branch_from(parent)
+            self._frames[call_id] = Frame(_owner(), branch, parent=parent, tool_entry=parent.tool_entry)
+
+    def close_frame(self, call_id: str) -> None:
+        """Note that it has ended."""
+        with self._lock:
+            frame = self._frames.pop(call_id, None)
+            if frame is not None:
+                frame.is_open = False
+
+    def enter(
+        self, kind: NodeKind, node: str, inputs: Mapping[str, Any], call_id: str | None
+    ) -> tuple[Entry, Replayed | None]:
+        """Note that a node is entered; say which edit acts, and whether the call is to be replayed."""
+        with self._lock:
+            frame = self._frames.get(call_id or "", self.root)
+            branch = self._branch_from(frame)
+            branch.join()
+            features = self._features_at(kind, node, branch, inputs)
+            edit = self._acting_edit(kind, node, branch, frame, features)
+            entry = Entry(
+                next(self._numbers),
+                kind,
+                node,
+                branch.last,
+                branch,
+                frame,
+                inputs,
+                fingerprint(inputs) if self.journal is not None or kind == "tool" else "",
+                features,
+                edit,
+                frame.tool_entry.number if frame.tool_entry is not None else None,
+            )
+            replayed = self.journal.begin(entry) if self.journal is not None else None
+            _move_to(entry)
+            if kind == "tool":
+                frame.tool_entry = entry
+            return entry, replayed
+
+    def leave(self, entry: Entry, output: Any, error: BaseException | None, *, was_replayed: bool = False) -> None:
+        """Note that the call of an entry has ended; control is at its node again."""
+        with self._lock:
+            branch = entry.branch
+            branch.join()
+            if entry.kind in ("predictor", "tool"):
+                branch.last = entry.node
+            if entry.kind == "tool":
+                observation = output if error is None else error
+                branch.last_observation = observation
+                branch.last_failed = reads_like_failure(observation)
+                branch.completion_seen = branch.completion_seen or reads_like_completion(observation)
+            if self.journal is not None and not was_replayed:
+                self.journal.end(entry, output, error)
+
+    def _branch_from(self, frame: Frame) -> Branch:
+        """Return the branch of a call made from this frame, by whichever thread and task is making it."""
+        owner = _owner()
+        if owner == frame.owner:
+            return frame.branch
+        identities = (owner[1],) if owner[1] is not None else (thread_local_overrides.get(), _hop_from(frame))
+        key = tuple(map(id, identities))
+        if key not in frame.hops or frame.hops[key][0].is_joined:
+            frame.hops[key] = (frame.branch.fork(), identities)
+        return frame.hops[key][0]
+
+    def _features_at(self, kind: NodeKind, node: str, branch: Branch, inputs: Mapping[str, Any]) -> Mapping[str, str]:
+        if kind != "predictor":
+            return {}
+        wanted = self.journal is not None and self.journal.wants_features
+        if not wanted and not any(edit.when.tests and edit.is_entered(branch.last, node) for edit in self.edits):
+            return {}
+        state = RunState(
+            node=node,
+            source=branch.last,
+            visit=branch.visits.get(node, 0) + 1,
+            inputs=inputs,
+            tools_called=branch.tools_called,
+            last_arguments=branch.last_arguments,
+            last_observation=branch.last_observation,
+            last_failed=branch.last_failed,
+            is_repeated=len(branch.action_keys) == 2 and branch.action_keys[0] == branch.action_keys[1],
+            completion_seen=branch.completion_seen,
+            predictor_calls=branch.predictor_calls,
+            max_calls=self._max_calls.get(node),
+        )
+        return self.features.evaluate(state)
+
+    def _acting_edit(
+        self, kind: NodeKind, node: str, branch: Branch, frame: Frame, features: Mapping[str, str]
+    ) -> Edit | None:
+        if kind == "tool":
+            branch.lingering = tuple(item for item in branch.lingering if item[1] is not None)
+        if kind != "predictor" or not self.edits:
+            return None
+        branch.lingering = tuple(item for item in branch.lingering if item[1] is None or item[1].is_open)
+        entered = [edit for edit in self.edits if edit.is_entered(branch.last, node) and edit.when.holds(features)]
+        lasting = [edit for edit, _ in branch.lingering]
+        acting = latest_applicable(entered + lasting, self.edits)
+        if acting is not None and acting in entered and acting.scope != "call":
+            until = None if acting.scope == "next_action" else (frame.parent or self.root)
+            branch.lingering += ((acting, until),)
+        return acting
+
+
+def _total(before: Mapping[str, int], counts: list[dict[str, int]]) -> dict[str, int]:
+    """Add what each of several counts has more than the one that they all started from."""
+    total = dict(before)
+    for count in counts:
+        for node, visits in count.items():
+            total[node] = total.get(node, 0) + visits - before.get(node, 0)
+    return total
+
+
+def _move_to(entry: Entry) -> None:
+    branch = entry.branch
+    if entry.kind in ("frozen", "unattached"):
+        return
+    branch.last = entry.node
+    branch.visits[entry.node] = branch.visits.get(entry.node, 0) + 1
+    if entry.kind == "predictor":
+        branch.predictor_calls += 1
+    if entry.kind == "tool":
+        branch.tools_called += (entry.node.partition(":")[2],)
+        branch.action_keys = (*branch.action_keys[-1:], f"{entry.node} {entry.input_key}")
+        branch.last_arguments = entry.inputs
+
+
+def current_executions() -> tuple[Execution, ...]:
+    """Return the executions of the call that is running, the outermost program's first."""
+    return settings.get(SETTINGS_KEY, ())
+
+
+_hop: contextvars.ContextVar[tuple[int, object] | None] = contextvars.ContextVar("evocue_hop", default=None)
+
+
+def _hop_from(frame: Frame) -> object:
+    """Return what the calls of one piece of work share that another thread does for this frame.
+
+    A thread of a pool serves several pieces. A worker of `dspy.Parallel` has a settings dictionary of its own for each
+    (and one context for all); a pool that is given copied contexts has a context of its own for each (and settings
+    that are shared). So both are looked at: the settings by the caller, the context here.
+    """
+    hop = _hop.get()
+    if hop is None or hop[0] != frame.serial:
+        hop = (frame.serial, object())
+        _hop.set(hop)
+    return hop[1]
+
+
+def _owner() -> tuple[int, Any]:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return threading.get_ident(), task

@@ -1,0 +1,518 @@
+"""An instruction acts in the calls that are entered through its edge, in no other, on every kind of program."""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import contextvars
+import copy
+import pickle
+
+import cloudpickle
+import dspy
+import pytest
+from dspy.lm15 import response_to_events
+
+from dspy_combee.testing import ScriptedEngine, scripted_lm
+from dspy_evocue import CallSite, InstructionEdit, Rule, attach, list_sites, mark_node
+from dspy_evocue.testing import chat_reply, scripted_agent_lm
+
+LESSON = "Zebra rule: press the brake."
+
+
+def lesson(source, target, **kwargs):
+    return InstructionEdit(at=CallSite(source, target), text=LESSON, **kwargs)
+
+
+def seen(lm):
+    """Return for each call whether the lesson was in its prompt."""
+    return [LESSON in prompt for prompt in lm.engine.prompts]
+
+
+def answering_lm(**kwargs):
+    """Return a model that fills any output field that the prompt asks for."""
+
+    def reply(prompt, call_number):
+        fields = ("reasoning", "plan", "answer", "draft", "summary", "question_out")
+        return chat_reply(**{name: f"{name} {call_number}" for name in fields if f"[[ ## {name} ## ]]" in prompt})
+
+    return scripted_lm(reply, **kwargs)
+
+
+def look(place: str) -> str:
+    """Look at a place."""
+    return f"nothing in {place}"
+
+
+def three_looks():
+    def policy(turn):
+        return ("look", {"place": f"room {turn.step}"}) if turn.step < 3 else ("finish", {})
+
+    return scripted_agent_lm(policy)
+
+
+class Ask(dspy.Signature):
+    """Answer the question."""
+
+    question: str = dspy.InputField()
+    answer: str = dspy.OutputField()
+
+
+class StreamingEngine(ScriptedEngine):
+    def stream(self, request):
+        return response_to_events(self.complete(request))
+
+
+class Chain(dspy.Module):
+    def __init__(self):
+        super().__init__()
+        self.plan = dspy.Predict("question -> plan")
+        self.solve = dspy.ChainOfThought("question, plan -> answer")
+
+    def forward(self, question):
+        plan = self.plan(question=question).plan
+        return self.solve(question=question, plan=plan)
+
+    async def aforward(self, question):
+        plan = (await self.plan.acall(question=question)).plan
+        return await self.solve.acall(question=question, plan=plan)
+
+
+class Loop(dspy.Module):
+    def __init__(self, rounds=3):
+        super().__init__()
+        self.rounds = rounds
+        self.write = dspy.Predict("question -> draft")
+
+    def forward(self, question):
+        for _ in range(self.rounds):
+            prediction = self.write(question=question)
+        return prediction
+
+
+def test_an_edit_on_the_first_entry_of_a_react_loop_is_read_once():
+    lm = three_looks()
+    with dspy.context(lm=lm):
+        attach(dspy.ReAct("question -> answer", tools=[look]), lesson("START", "react"))(question="q")
+    assert seen(lm) == [True, False, False, False, False]
+
+
+def test_an_edit_on_the_recurring_entry_is_read_at_every_later_step():
+    lm = three_looks()
+    with dspy.context(lm=lm):
+        attach(dspy.ReAct("question -> answer", tools=[look]), lesson("recurring", "react"))(question="q")
+    assert seen(lm) == [False, True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        ("START", "plan", [True, False]),
+        ("plan", "solve.predict", [False, True]),
+        ("START", "solve.predict", [False, False]),
+        ("*", "*", [True, True]),
+    ],
+)
+def test_edges_between_predictors_sync_and_async(source, target, expected):
+    program = attach(Chain(), lesson(source, target))
+    lm, lm_async = answering_lm(), answering_lm()
+    with dspy.context(lm=lm):
+        program(question="q")
+    with dspy.context(lm=lm_async):
+        asyncio.run(program.acall(question="q"))
+    assert seen(lm) == seen(lm_async) == expected
+
+
+@pytest.mark.parametrize("adapter", [dspy.ChatAdapter(), dspy.JSONAdapter(), dspy.XMLAdapter()])
+def test_the_edit_is_read_under_every_adapter(adapter):
+    lm = scripted_lm(lambda prompt, number: "unreadable")
+    with dspy.context(lm=lm, adapter=adapter), contextlib.suppress(Exception):
+        attach(dspy.Predict("question -> answer"), lesson("START", "self"))(question="q")
+    assert any(seen(lm))
+
+
+def test_typed_signatures_and_demos_stay_in_the_prompt_with_the_edit():
+    program = dspy.Predict("question -> answer: int")
+    program.demos = [dspy.Example(question="two and two", answer=4)]
+    lm = scripted_lm([chat_reply(answer="7")])
+    with dspy.context(lm=lm):
+        prediction = attach(program, lesson("START", "self"))(question="q")
+    assert prediction.answer == 7
+    assert seen(lm) == [True]
+    assert "two and two" in lm.engine.prompts[0]
+
+
+def test_the_users_own_instructions_stay_byte_identical():
+    program = Chain()
+    program.plan.signature = program.plan.signature.with_instructions("  Plan {question} 🙂\n\n")
+    edited = attach(program, lesson("*", "plan"))
+    with dspy.context(lm=answering_lm()):
+        edited(question="q")
+    assert edited.plan.signature is program.plan.signature
+    assert edited.evocue.plain().plan.signature.instructions == program.plan.signature.instructions
+
+
+def test_the_program_that_is_given_is_left_as_it_is():
+    program = Chain()
+    before = {name: dict(vars(predictor)) for name, predictor in program.named_predictors()}
+    attach(program, lesson("*", "plan"))
+    assert type(program) is Chain
+    assert [type(predictor) for predictor in program.predictors()] == [dspy.Predict, dspy.Predict]
+    assert {name: dict(vars(predictor)) for name, predictor in program.named_predictors()} == before
+
+
+def test_an_edited_program_still_passes_for_what_it_was():
+    edited = attach(Chain(), lesson("*", "plan"))
+    assert isinstance(edited, Chain)
+    assert type(edited).__name__ == "Chain"
+    assert [name for name, _ in edited.named_predictors()] == ["plan", "solve.predict"]
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        copy.deepcopy,
+        lambda program: program.deepcopy(),
+        lambda program: program.reset_copy(),
+        lambda program: cloudpickle.loads(cloudpickle.dumps(program)),
+        copy.copy,
+    ],
+    ids=["deepcopy", "module deepcopy", "reset_copy", "cloudpickle", "copy"],
+)
+@pytest.mark.parametrize("make", [Chain, lambda: dspy.Predict("question -> answer")], ids=["module", "predict"])
+def test_copies_keep_the_edit(make, copied):
+    program = copied(attach(make(), lesson("START", "*")))
+    lm = answering_lm()
+    with dspy.context(lm=lm):
+        program(question="q")
+    assert seen(lm)[0]
+    assert not any(seen(lm)[1:])
+
+
+def test_plain_pickle_keeps_the_edit_of_an_importable_class():
+    program = pickle.loads(pickle.dumps(attach(dspy.Predict(Ask), lesson("*", "self"))))
+    lm = answering_lm()
+    with dspy.context(lm=lm):
+        program(question="q")
+    assert seen(lm) == [True]
+
+
+def test_a_rule_turns_the_edit_on_and_off():
+    edit = lesson("recurring", "react", when=Rule.of(visit="recurring", last_tool="look"))
+    lm = scripted_agent_lm(lambda turn: ("look", {"place": "x"}) if turn.step < 5 else ("finish", {}))
+    with dspy.context(lm=lm):
+        attach(dspy.ReAct("question -> answer", tools=[look]), edit)(question="q")
+    assert seen(lm) == [False, True, True, True, False, False, False]
+
+
+def test_of_two_edits_at_one_site_only_the_latest_is_read():
+    first = InstructionEdit(at=CallSite("*", "plan"), text="Older lesson.")
+    lm = answering_lm()
+    with dspy.context(lm=lm):
+        attach(attach(Chain(), first), lesson("START", "plan"))(question="q")
+    assert LESSON in lm.engine.prompts[0]
+    assert "Older lesson." not in lm.engine.prompts[0]
+
+
+def test_an_edit_for_the_next_action_lasts_until_the_next_tool_call():
+    class Agent(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.think = dspy.Predict("question -> plan")
+            self.choose = dspy.Predict("plan -> answer")
+            self.tool = dspy.Tool(look)
+
+        def forward(self, question):
+            for _ in range(2):
+                prediction = self.choose(plan=self.think(question=question).plan)
+                self.tool(place="x")
+            return prediction
+
+    lm = answering_lm()
+    with dspy.context(lm=lm):
+        attach(Agent(), lesson("START", "think", scope="next_action"))(question="q")
+    assert seen(lm) == [True, True, False, False]
+
+
+def test_an_edit_for_a_skill_lasts_until_the_enclosing_module_ends():
+    class Skill(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = dspy.Predict("question -> draft")
+            self.second = dspy.Predict("draft -> summary")
+
+        def forward(self, question):
+            return self.second(draft=self.first(question=question).draft)
+
+    class Agent(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.skill = Skill()
+            self.last = dspy.Predict("summary -> answer")
+
+        def forward(self, question):
+            return self.last(summary=self.skill(question=question).summary)
+
+    lm = answering_lm()
+    with dspy.context(lm=lm):
+        attach(Agent(), lesson("START", "skill.first", scope="skill"))(question="q")
+    assert seen(lm) == [True, True, False]
+
+
+def test_a_shared_predictor_is_one_site_and_takes_the_edit_wherever_it_is_called():
+    class Shared(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.one = dspy.Predict("question -> answer")
+            self.two = self.one
+
+        def forward(self, question):
+            self.one(question=question)
+            return self.two(question=question)
+
+    lm = answering_lm()
+    with dspy.context(lm=lm):
+        attach(Shared(), lesson("one", "one"))(question="q")
+        sites = list_sites(Shared(), [dspy.Example(question="q").with_inputs("question")])
+    assert seen(lm)[:2] == [False, True]
+    assert [node.note for node in sites.nodes] == ["shared: also held as two"]
+
+
+def test_a_predictor_that_is_replaced_later_takes_the_edit_over():
+    program = attach(Chain(), lesson("*", "plan"))
+    program.plan = dspy.Predict("question -> plan")
+    lm = answering_lm()
+    with dspy.context(lm=lm):
+        program(question="q")
+    assert seen(lm) == [True, False]
+
+
+def test_best_of_n_keeps_the_edit_in_its_copies():
+    program = dspy.BestOfN(dspy.ChainOfThought("question -> answer"), N=3, reward_fn=lambda a, p: 0.0, threshold=1.0)
+    lm = answering_lm()
+    with dspy.context(lm=lm):
+        attach(program, lesson("*", "module.predict"))(question="q")
+    assert seen(lm) == [True, True, True]
+
+
+def test_refine_finds_its_hint_for_a_predictor_with_an_edit():
+    def reply(prompt, call_number):
+        if "advice" in prompt:
+            return chat_reply(discussion="d", advice='{"predict": "Try harder, says the hint."}')
+        return chat_reply(reasoning="r", answer="a")
+
+    program = dspy.Refine(dspy.ChainOfThought("question -> answer"), N=2, reward_fn=_no_reward, threshold=1.0)
+    plain, edited = scripted_lm(reply), scripted_lm(reply)
+    with dspy.context(lm=plain):
+        program(question="q")
+    with dspy.context(lm=edited):
+        attach(program, lesson("*", "module.predict"))(question="q")
+    for lm in (plain, edited):
+        assert sum("Try harder" in prompt for prompt in lm.engine.prompts) == 1
+    assert seen(edited) == [True, False, True]
+
+
+def _no_reward(args, prediction):
+    return 0.0
+
+
+def test_plain_code_becomes_a_node_by_marking_it():
+    class Marked(Chain):
+        def forward(self, question):
+            plan = self.plan(question=question).plan
+            mark_node("lookup table")
+            return self.solve(question=question, plan=plan)
+
+    lm = answering_lm()
+    with dspy.context(lm=lm):
+        attach(Marked(), lesson("lookup table", "solve.predict"))(question="q")
+        Marked()(question="a mark does nothing in an ordinary program")
+    assert seen(lm)[:2] == [False, True]
+
+
+def test_an_edited_program_inside_another_keeps_its_edits():
+    class Outer(dspy.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+            self.last = dspy.Predict("question -> summary")
+
+        def forward(self, question):
+            self.last(question=question)
+            return self.inner(question=question)
+
+    inner = attach(Chain(), lesson("START", "plan"))
+    lm = answering_lm()
+    other = InstructionEdit(at=CallSite("last", "inner.plan"), text="Outer lesson.")
+    with dspy.context(lm=lm):
+        attach(Outer(inner), other)(question="q")
+    assert seen(lm) == [False, True, False]
+    assert ["Outer lesson." in prompt for prompt in lm.engine.prompts] == [False, True, False]
+
+
+def test_evaluate_with_many_threads_on_one_object_injects_exactly_where_it_should():
+    program = attach(Loop(), lesson("START", "write"))
+    lm = answering_lm()
+    devset = [dspy.Example(question=f"q{index}").with_inputs("question") for index in range(24)]
+    with dspy.context(lm=lm):
+        dspy.Evaluate(devset=devset, metric=lambda e, p: 1.0, num_threads=8, display_progress=False)(program)
+    by_question = {}
+    for prompt in lm.engine.prompts:
+        by_question.setdefault(prompt.rpartition("q")[0], []).append(LESSON in prompt)
+    assert len(lm.engine.prompts) == 72
+    assert sum(seen(lm)) == 24
+
+
+def test_parallel_workers_fork_from_the_last_node_and_join_afterwards():
+    class Fan(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.plan = dspy.Predict("question -> plan")
+            self.part = dspy.Predict("plan -> draft")
+            self.merge = dspy.Predict("draft -> answer")
+
+        def forward(self, question):
+            plan = self.plan(question=question).plan
+            pairs = [(self.part, {"plan": f"{plan} {index}"}) for index in range(5)]
+            drafts = dspy.Parallel(num_threads=3, disable_progress_bar=True)(pairs)
+            return self.merge(draft=" ".join(draft.draft for draft in drafts))
+
+    example = dspy.Example(question="q").with_inputs("question")
+    with dspy.context(lm=answering_lm()):
+        sites = list_sites(Fan(), [example])
+    assert {str(edge): edge.count for edge in sites.edges} == {
+        "START -> plan": 1,
+        "plan -> part": 5,
+        "JOIN -> merge": 1,
+    }
+
+
+class Compound(dspy.Module):
+    def __init__(self):
+        super().__init__()
+        self.draft = dspy.Predict("question -> draft")
+        self.polish = dspy.Predict("draft -> summary")
+
+    def forward(self, question):
+        return self.polish(draft=self.draft(question=question).draft)
+
+
+class Workers(dspy.Module):
+    def __init__(self, run_all):
+        super().__init__()
+        self.part = Compound()
+        self.merge = dspy.Predict("summary -> answer")
+        self.run_all = run_all
+
+    def forward(self, question):
+        self.run_all(self.part, [f"{question} {index}" for index in range(6)])
+        return self.merge(summary="s")
+
+
+def in_dspys_own_workers(module, questions):
+    dspy.Parallel(num_threads=2, disable_progress_bar=True)([(module, {"question": each}) for each in questions])
+
+
+def in_threads_with_copied_contexts(module, questions):
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(contextvars.copy_context().run, module, question=each) for each in questions]
+        for call in calls:
+            call.result()
+
+
+@pytest.mark.parametrize("run_all", [in_dspys_own_workers, in_threads_with_copied_contexts])
+def test_items_that_share_a_worker_thread_do_not_follow_each_other(run_all):
+    example = dspy.Example(question="q").with_inputs("question")
+    with dspy.context(lm=answering_lm()):
+        sites = list_sites(Workers(run_all), [example])
+    assert {str(edge): edge.count for edge in sites.edges} == {
+        "START -> part.draft": 6,
+        "part.draft -> part.polish": 6,
+        "JOIN -> merge": 1,
+    }
+
+
+def test_a_single_hop_to_another_thread_is_no_fork():
+    def one_hop(module, questions):
+        in_threads_with_copied_contexts(module, questions[:1])
+
+    example = dspy.Example(question="q").with_inputs("question")
+    with dspy.context(lm=answering_lm()):
+        sites = list_sites(Workers(one_hop), [example])
+    assert CallSite("part.polish", "merge") in sites.sites
+
+
+def test_asyncio_tasks_fork_and_join_and_twenty_runs_at_once_do_not_mix():
+    class Gather(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.left = dspy.Predict("question -> draft")
+            self.right = dspy.Predict("question -> summary")
+            self.merge = dspy.Predict("draft, summary -> answer")
+
+        async def aforward(self, question):
+            left, right = await asyncio.gather(self.left.acall(question=question), self.right.acall(question=question))
+            return await self.merge.acall(draft=left.draft, summary=right.summary)
+
+    edits = [lesson("START", "left"), InstructionEdit(at=CallSite("JOIN", "merge"), text="Merge lesson.")]
+    program = attach(Gather(), *edits)
+    lm = answering_lm()
+
+    async def twenty():
+        await asyncio.gather(*(program.acall(question=f"q{index}") for index in range(20)))
+
+    with dspy.context(lm=lm):
+        asyncio.run(twenty())
+    assert sum(seen(lm)) == 20
+    assert sum("Merge lesson." in prompt for prompt in lm.engine.prompts) == 20
+
+
+def test_asyncify_inside_gather_forks():
+    class Gather(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.plan = dspy.Predict("question -> plan")
+            self.part = dspy.Predict("plan -> draft")
+            self.merge = dspy.Predict("question -> answer")
+
+        async def aforward(self, question):
+            await self.plan.acall(question=question)
+            part = dspy.asyncify(self.part)
+            await asyncio.gather(*(part(plan=f"p{index}") for index in range(3)))
+            return await self.merge.acall(question=question)
+
+    example = dspy.Example(question="q").with_inputs("question")
+    with dspy.context(lm=answering_lm()):
+        sites = list_sites(Gather(), [example])
+    assert {str(edge): edge.count for edge in sites.edges} == {
+        "START -> plan": 1,
+        "plan -> part": 3,
+        "JOIN -> merge": 1,
+    }
+
+
+def test_streaming_reads_the_edit_and_streams_as_before():
+    def streamed_items(program, lm):
+        async def stream():
+            listener = dspy.streaming.StreamListener(signature_field_name="answer")
+            streamed = dspy.streamify(program, stream_listeners=[listener])
+            return [item async for item in streamed(question="q")]
+
+        with dspy.context(lm=lm):
+            return asyncio.run(stream())
+
+    def streaming_lm():
+        return scripted_lm(StreamingEngine([chat_reply(answer="a streamed answer")]))
+
+    program, lm = dspy.Predict("question -> answer"), streaming_lm()
+    items = streamed_items(attach(program, lesson("START", "self")), lm)
+    assert [type(item) for item in items] == [type(item) for item in streamed_items(program, streaming_lm())]
+    assert items[-1].answer == "a streamed answer"
+    assert seen(lm) == [True]
+
+
+def test_a_predictor_called_by_itself_is_no_part_of_a_run():
+    program = attach(Chain(), lesson("*", "plan"))
+    lm = answering_lm()
+    with dspy.context(lm=lm):
+        program.plan(question="q")
+    assert seen(lm) == [False]
