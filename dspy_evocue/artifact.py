@@ -244,7 +244,8 @@ def _edited_run(program: Any) -> Iterator[None]:
         yield
         return
     prepare(program, state.token)
-    with following(Execution(state.token, state.edits, state.features, max_calls=iteration_limits(program))):
+    max_calls = functools.partial(iteration_limits, program)
+    with following(Execution(state.token, state.edits, state.features, max_calls=max_calls)):
         yield
 
 

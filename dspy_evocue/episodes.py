@@ -153,7 +153,7 @@ def run_episode(
                 journal=journal,
                 world=environment if isinstance(environment, ForkingEnvironment) else None,
                 rollout_id=rollout_id,
-                max_calls=iteration_limits(plan.program),
+                max_calls=functools.partial(iteration_limits, plan.program),
             )
             with following(execution):
                 run.call(plan.program, example, environment)
