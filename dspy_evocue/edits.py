@@ -20,8 +20,8 @@ from dspy_evocue.rules import Rule
 Scope = Literal["call", "next_action", "skill"]
 """How long an edit acts once its edge was entered.
 
-`call`: for this call. `next_action`: for the predictor calls of the branch until its next action starts (a tool call, or
-a node that was marked as an action). `skill`: until the module (or the marked skill) ends in which the entry happened.
+`call`: for this call. `next_action`: for the predictor calls of the branch until its next action starts (a tool call,
+or a node that was marked as an action). `skill`: until the module ends in which the entry happened.
 """
 
 

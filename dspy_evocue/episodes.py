@@ -17,6 +17,7 @@ import dspy
 from dspy_combee.errors import MetricError
 from dspy_combee.metrics import MetricCall
 from dspy_combee.runtime.budget import Meter, Spend
+from dspy_evocue.artifact import states_inside
 from dspy_evocue.checkpoints import Recorder, Tape
 from dspy_evocue.edits import Edit
 from dspy_evocue.environments import ENVIRONMENT_KEY, Environment, ForkingEnvironment
@@ -242,11 +243,20 @@ def check_recording(plan: RunPlan, recording: Recording, example: Any) -> None:
 
 
 def program_key(program: Any) -> str:
-    """Return a fingerprint of what a program's predictors are told: instructions, fields, demos and edits."""
-    state = state_of(program)
+    """Return a fingerprint of all that is learned in a program.
+
+    That is what its predictors are told (instructions, fields, demos), the state of its other parameters (such as the
+    graph of a `ControlProgram`), and the edits that it and the programs inside it carry.
+    """
     predictors = {**editable_predictors(program), **frozen_predictors(program)}
     told = {name: _told(predictor) for name, predictor in predictors.items()}
-    return fingerprint([told, [edit.edit_id for edit in state.edits] if state is not None else []])
+    others = {
+        name: parameter.dump_state()
+        for name, parameter in program.named_parameters()
+        if not isinstance(parameter, dspy.Predict) and hasattr(parameter, "dump_state")
+    }
+    edits = {name: [edit.edit_id for edit in state.edits] for name, state in states_inside(program).items()}
+    return fingerprint([told, others, edits])
 
 
 def _told(predictor: Any) -> Mapping[str, Any]:

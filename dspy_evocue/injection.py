@@ -88,7 +88,7 @@ class _Same:
 
 @functools.lru_cache(maxsize=256)
 def _longer(key: _Same, text: str) -> Any:
-    """Return the signature with the text after its instructions: making one takes longer than all the rest of an edit."""
+    """Return the signature with the text after its instructions; making one takes longer than the rest of an edit."""
     return key.signature.append_instructions(text)
 
 

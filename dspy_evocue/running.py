@@ -26,8 +26,8 @@ SETTINGS_KEY = "_evocue_executions"
 """Where the executions of the current call live: a tuple, the innermost program's last."""
 
 NodeKind = Literal["predictor", "tool", "frozen", "unattached", "mark", "action"]
-"""`frozen` and `unattached` predictors run, but no edit can be attached to them. Plain code becomes a `mark` by saying so,
-and an `action` where it acts on the world as a tool does."""
+"""`frozen` and `unattached` predictors run, but no edit can be attached to them. Plain code becomes a `mark` by saying
+so, and an `action` where it acts on the world as a tool does."""
 
 _ACTIONS = ("tool", "action")
 
@@ -206,8 +206,10 @@ class Execution:
 
     @property
     def must_see_every_call(self) -> bool:
-        """Whether more than the entries of the program's own predictors has to be known: where each comes from, or what
-        the tools said. Not so when every edit acts on one call whatever came before."""
+        """Whether it has to be known where entries come from, or what tools said.
+
+        Not so when every edit acts on one call, whatever came before.
+        """
         return self.journal is not None or not all(
             edit.scope == "call" and not edit.when.tests and all(site.source == ANY for site in edit.sites)
             for edit in self.edits
