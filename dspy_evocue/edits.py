@@ -73,6 +73,8 @@ class Edit(ABC):
     def revise(self, call: Any, prediction: Any) -> Any:
         """Return what the program gets to see in place of the prediction; the prediction itself by default.
 
+        An edit that cannot do what it is for, and lets the program go on all the same, says so in `call.failures`.
+
         Args:
             call: The call, as `dspy_evocue.running.Entry` describes it.
             prediction: What the predictor returned.

@@ -78,6 +78,8 @@ class RunPlan:
     failure_score: float | None = 0.0
     """The score of a run in which the program raised; None to leave it missing."""
     clock: Callable[[], float] = time.perf_counter
+    meters: tuple[Meter, ...] = ()
+    """What counts each call of the metric."""
 
     @property
     def own_edits(self) -> tuple[Edit, ...]:
@@ -94,6 +96,7 @@ def plan_runs(
     features: tuple[FeatureFunction, ...] = (),
     failure_score: float | None = 0.0,
     clock: Callable[[], float] = time.perf_counter,
+    meters: tuple[Meter, ...] = (),
 ) -> RunPlan:
     """Check what is needed to run a program and score it; nothing is called.
 
@@ -107,7 +110,7 @@ def plan_runs(
     state = state_of(program)
     own = {function.__name__: function for function in (*(state.features.own if state else ()), *features)}
     call = metric if isinstance(metric, MetricCall) else MetricCall(metric)
-    return RunPlan(program, call, environment, FeatureSet(tuple(own.values())), failure_score, clock)
+    return RunPlan(program, call, environment, FeatureSet(tuple(own.values())), failure_score, clock, meters)
 
 
 def record_run(plan: RunPlan, example: Any, *, rollout_id: int | None = None) -> Recording:
@@ -204,6 +207,9 @@ class _Run:
         except Exception as error:  # noqa: BLE001  the metric's failure on one run is missing evidence
             self.missing = f"the metric raised {type(error).__name__}: {error}"
             return None, ""
+        finally:
+            for meter in plan.meters:
+                meter.count_metric_calls()
         return score.value, score.feedback
 
 
