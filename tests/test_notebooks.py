@@ -36,12 +36,11 @@ def test_notebook_runs_from_top_to_bottom(path, tmp_path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_stores_outputs_but_no_path_of_a_machine(path):
+def test_what_a_notebook_has_stored_names_no_path_of_a_machine(path):
     import nbformat
 
     notebook = nbformat.read(path, as_version=4)
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
-    assert outputs, "a reader who does not run it should see what it shows"
     found = MACHINE_PATH.search(str(outputs))
     assert found is None, str(outputs)[found.start() - 80 : found.end() + 80] if found else ""
 

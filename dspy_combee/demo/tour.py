@@ -93,7 +93,7 @@ def _split(options: TourOptions) -> tuple[list[dspy.Example], list[dspy.Example]
     return train[: options.train], val[: options.val], test[: options.test]
 
 
-def _gepa(reflection_lm: dspy.LM, options: TourOptions) -> dspy.GEPA:
+def _gepa(reflection_lm: dspy.LM, options: TourOptions) -> Any:
     return dspy.GEPA(
         metric=routing_metric,
         max_metric_calls=options.metric_calls,
@@ -116,9 +116,13 @@ def _score(program: dspy.Module, examples: Sequence[dspy.Example], num_threads: 
         outcomes = ThreadExecutor(num_threads).run(
             lambda example: routing_metric(example, program(**example.inputs())).score,
             examples,
-            on_done=lambda outcome: bar.update(),
+            on_done=lambda outcome: _advance(bar),
         )
     return HeldOut(sum(outcome.value == 1.0 for outcome in outcomes), len(outcomes))
+
+
+def _advance(bar: Any) -> None:
+    bar.update()
 
 
 def _write_result(result: CombeeResult, write: Write) -> None:

@@ -6,13 +6,14 @@ at all is an error, because "nothing to say" and "could not be read" are differe
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import dspy
 import pydantic
 from json_repair import loads as repair_json
+
+from dspy_combee.runtime.python_syntax import literal
 
 _NOTHING = {"", "none", "null", "n/a", "[]", "no operations", "nothing"}
 _TAGS = {"helpful", "harmful", "neutral"}
@@ -180,7 +181,7 @@ class LessonMerges(_Items[LessonMerge]):
 def _numbers(value: Any) -> list[int]:
     if isinstance(value, str):
         try:
-            value = ast.literal_eval(value)
+            value = literal(value)
         except (ValueError, SyntaxError):
             value = re.findall(r"\d+", value)
     items = value if isinstance(value, (list, tuple)) else [value]

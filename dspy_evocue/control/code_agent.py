@@ -8,9 +8,9 @@ from typing import Any
 
 import dspy
 
+from dspy_combee.runtime.python_syntax import parse_source
 from dspy_evocue.control.code_agent_graph import code_agent_graph
 from dspy_evocue.control.machine import Limits
-from dspy_evocue.control.parsing import parse_code
 from dspy_evocue.control.parts import Part
 from dspy_evocue.control.performing import Observation
 from dspy_evocue.control.program import ControlProgram
@@ -91,7 +91,7 @@ def build_code_agent(
 def find_syntax_error(draft: str) -> str:
     """Return why the code is not Python, in one sentence; empty when it is."""
     try:
-        parse_code(draft)
+        parse_source(draft)
     except SyntaxError as error:
         return f"Syntax error in line {error.lineno}: {error.msg}."
     except ValueError as error:
