@@ -1,7 +1,7 @@
 """Programs that carry edits: attach, take away, explain, compare, save and load.
 
-The saved file is DSPy's own state with one key more, so that every DSPy tool still reads it; what the key holds is
-readable JSON. `load` refuses a file whose interface does not match the program.
+Edits are one more DSPy parameter of the program that carries them, so that `save` and `load` keep them also where that
+program is a part of another. `load` refuses a file whose interface does not match the program.
 """
 
 from __future__ import annotations
@@ -9,19 +9,21 @@ from __future__ import annotations
 import contextlib
 import difflib
 import functools
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dspy_evocue.call_sites import ANY
+import dspy
+from dspy.predict.parameter import Parameter
+
 from dspy_evocue.copying import copy_program
-from dspy_evocue.edits import Edit, edit_from_dict
-from dspy_evocue.errors import ArtifactError, CallSiteNotFoundError
+from dspy_evocue.edits import Edit
+from dspy_evocue.errors import ArtifactError
 from dspy_evocue.features import FeatureFunction, FeatureSet
 from dspy_evocue.instrument import (
     STATE,
     EditedState,
-    editable_predictors,
     forget_name,
     iteration_limits,
     new_token,
@@ -30,12 +32,16 @@ from dspy_evocue.instrument import (
 )
 from dspy_evocue.observer import following
 from dspy_evocue.running import Execution, current_executions
+from dspy_evocue.saved_edits import (
+    STATE_KEY,
+    check_edits,
+    edits_of,
+    edits_to_dict,
+    programs_inside,
+    read_state,
+    saved_edits_in,
+)
 from dspy_evocue.swapping import SWAP_LOCK, register_layer, settle_class, subclass_like
-
-STATE_KEY = "evocue"
-"""The key of the edits in a saved state."""
-FORMAT = 1
-"""The version of what the key holds."""
 
 
 class Evolved:
@@ -56,8 +62,13 @@ class Evolved:
         return _state(self._program).features
 
     def explain(self) -> str:
-        """Say in words what each edit does, where and when: one line an edit."""
-        return "\n".join(f"{edit.edit_id}: {edit.describe()}" for edit in self.edits) or "no edits"
+        """Say in words what each edit does, where and when: one line an edit, those of programs inside last."""
+        lines = [
+            f"{edit.edit_id}{f' in {name}' if name else ''}: {edit.describe()}"
+            for name, state in states_inside(self._program).items()
+            for edit in state.edits
+        ]
+        return "\n".join(lines) or "no edits"
 
     def without(self, edit_id: str) -> Any:
         """Return a copy of the program without one edit; without any left it is an ordinary program again.
@@ -82,13 +93,7 @@ class Evolved:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what a saved file holds under its one key."""
-        tested = {test.feature for edit in self.edits for test in edit.when.tests}
-        return {
-            "format": FORMAT,
-            "predictors": interface_of(self._program),
-            "features": sorted(tested),
-            "edits": [{"id": edit.edit_id, **edit.to_dict()} for edit in self.edits],
-        }
+        return edits_to_dict(self._program, self.edits)
 
     def _with(self, edits: tuple[Edit, ...]) -> Any:
         state = _state(self._program)
@@ -133,101 +138,45 @@ def attach(program: Any, *edits: Edit, features: Sequence[FeatureFunction] = ())
     return copied
 
 
-def check_edits(program: Any, edits: Sequence[Edit], features: FeatureSet) -> None:
-    """Check that every edit can act in this program.
-
-    Raises:
-        CallSiteNotFoundError: When an edit names a predictor that the program does not have.
-        MissingFeatureError: When a rule tests a feature that nothing computes.
-    """
-    names = tuple(editable_predictors(program))
-    for edit in edits:
-        for site in edit.sites:
-            if site.target != ANY and site.target not in names:
-                raise CallSiteNotFoundError(site.target, names)
-        features.require([test.feature for test in edit.when.tests], wanted_by=f"edit {edit.edit_id}")
-
-
-def interface_of(program: Any) -> dict[str, dict[str, list[str]]]:
-    """Return the names of the predictors and of their fields: what a file and a program must agree on."""
-    return {
-        name: {
-            "inputs": list(predictor.signature.input_fields),
-            "outputs": list(predictor.signature.output_fields),
-        }
-        for name, predictor in editable_predictors(program).items()
-    }
-
-
 def load(program: Any, path: str | Path, *, features: Sequence[FeatureFunction] = (), **kwargs: Any) -> Any:
     """Load a saved state, edits included, into a copy of the program.
 
     Args:
         program: A fresh program of the kind that was saved; it is not changed.
-        path: The file that `program.save(path)` wrote.
+        path: The file that `program.save(path)` wrote; the program may also have been an ordinary one with edited ones
+            inside.
         features: Functions for the features that the saved rules test and that are not built in.
         kwargs: For DSPy's own `load`: `allow_pickle`, `allow_unsafe_lm_state`.
 
     Returns:
-        The copy. A file without edits gives an ordinary program.
+        The copy. It carries the edits of the file and no other: a file without edits gives an ordinary program.
 
     Raises:
         ArtifactError: When the file cannot be read as one, or its predictors are not those of the program.
+        CallSiteNotFoundError: When a saved edit names a predictor that the program does not have.
         MissingFeatureError: When a saved rule tests a feature that nothing computes.
     """
-    state = _read(Path(path), allow_pickle=bool(kwargs.get("allow_pickle", False)))
-    content = state.get(STATE_KEY)
-    edits = () if content is None else _edits_of(content, program)
+    saved = saved_edits_in(read_state(Path(path), allow_pickle=bool(kwargs.get("allow_pickle", False))))
     feature_set = FeatureSet(tuple(features))
-    check_edits(program, edits, feature_set)
     copied = copy_program(program)
-    _make_plain(copied)
+    programs = programs_inside(copied)
+    if unknown := [name for name in saved if name not in programs]:
+        known = ", ".join(name for name in programs if name)
+        raise ArtifactError(
+            f"the file has edits for {', '.join(unknown)} inside the program, which has {known or 'none'}"
+        )
+    edits = {name: edits_of(content, programs[name]) for name, content in saved.items()}
+    for name, own in edits.items():
+        check_edits(programs[name], own, feature_set)
+    for inner in programs.values():
+        _make_plain(inner)
     copied.load(str(path), **kwargs)
-    if edits:
-        _make_edited(copied, EditedState(new_token(), edits, feature_set))
+    for inner in programs.values():
+        vars(inner).pop(STATE_KEY, None)  # dspy.Predict takes every key of its state for an attribute
+    for name, own in edits.items():
+        if own:
+            _make_edited(programs[name], EditedState(new_token(), own, feature_set))
     return copied
-
-
-def _edits_of(content: Mapping[str, Any], program: Any) -> tuple[Edit, ...]:
-    if not isinstance(content, Mapping) or content.get("format") != FORMAT:
-        raise ArtifactError(f"the key {STATE_KEY!r} must hold format {FORMAT}, got {content!r:.200}")
-    _check_interface(content.get("predictors", {}), interface_of(program))
-    try:
-        return tuple(edit_from_dict(values) for values in content["edits"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ArtifactError(f"the saved edits cannot be read: {error}") from error
-
-
-def _check_interface(saved: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-    differences = [f"only in the file: {name}" for name in saved if name not in own]
-    differences += [f"only in the program: {name}" for name in own if name not in saved]
-    differences += [
-        f"{name} takes {own[name]['inputs']} -> {own[name]['outputs']} in the program, "
-        f"{saved[name]['inputs']} -> {saved[name]['outputs']} in the file"
-        for name in saved
-        if name in own and saved[name] != own[name]
-    ]
-    if differences:
-        raise ArtifactError("the file's predictors must be those of the program: " + "; ".join(differences))
-
-
-def _read(path: Path, *, allow_pickle: bool) -> Mapping[str, Any]:
-    import orjson
-
-    try:
-        if path.suffix == ".pkl" and allow_pickle:
-            import cloudpickle
-
-            state = cloudpickle.loads(path.read_bytes())
-        elif path.suffix == ".json":
-            state = orjson.loads(path.read_bytes())
-        else:
-            raise ArtifactError(f"the path must end with .json, or with .pkl and allow_pickle=True, got {path}")
-    except (OSError, orjson.JSONDecodeError) as error:
-        raise ArtifactError(f"{path} cannot be read as a saved state: {error}") from error
-    if not isinstance(state, Mapping):
-        raise ArtifactError(f"{path} must hold an object, got {type(state).__name__}")
-    return state
 
 
 def _state(program: Any) -> EditedState:
@@ -244,8 +193,46 @@ def _edited_run(program: Any) -> Iterator[None]:
         yield
         return
     prepare(program, state.token)
-    with following(Execution(state.token, state.edits, state.features, max_calls=iteration_limits(program))):
+    max_calls = functools.partial(iteration_limits, program)
+    with following(Execution(state.token, state.edits, state.features, max_calls=max_calls)):
         yield
+
+
+class _EditsParameter(Parameter):
+    """The edits of a program as DSPy sees them: one more parameter, made when DSPy asks for the parameters."""
+
+    def __init__(self, program: Any) -> None:
+        self._program = program
+
+    def check(self, content: Any) -> EditedState:
+        """Return what the program would carry; raises what `load` does when the edits do not fit it."""
+        current = _state(self._program)
+        edits = edits_of(content, self._program)
+        check_edits(self._program, edits, current.features)
+        return EditedState(current.token, edits, current.features)
+
+    def dump_state(self, json_mode: bool = True) -> dict[str, Any]:
+        return Evolved(self._program).to_dict()
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        _make_edited(self._program, self.check(state))
+
+    def reset(self) -> None:
+        """Keep the edits: they are to a program what its instructions are to a predictor."""
+
+
+_parameters: weakref.WeakValueDictionary[int, _EditsParameter] = weakref.WeakValueDictionary()
+
+
+def _parameter_of(program: Any) -> _EditsParameter:
+    # The same one for as long as any list of parameters holds it: DSPy tells shared parameters by their identity.
+    return _parameters.setdefault(id(program), _EditsParameter(program))
+
+
+def states_inside(program: Any) -> dict[str, EditedState]:
+    """Return what the program (the empty name) and those inside it carry, for each that carries edits."""
+    states = {name: state_of(inner) for name, inner in programs_inside(program).items()}
+    return {name: state for name, state in states.items() if state is not None}
 
 
 @functools.lru_cache(maxsize=256)
@@ -258,22 +245,31 @@ def _edited_program_class(base: type) -> type:
         with _edited_run(self):
             return await base.acall(self, *args, **kwargs)
 
+    def named_parameters(self: Any) -> list[tuple[str, Any]]:
+        return [*base.named_parameters(self), (STATE_KEY, _parameter_of(self))]
+
     def dump_state(self: Any, json_mode: bool = True) -> dict[str, Any]:
         return {**base.dump_state(self, json_mode=json_mode), STATE_KEY: Evolved(self).to_dict()}
 
     def load_state(self: Any, state: Mapping[str, Any], **kwargs: Any) -> Any:
-        """Load a state; one that has edits of its own replaces those that are there."""
-        content = state.get(STATE_KEY)
-        current = _state(self)
-        edits = current.edits if content is None else _edits_of(content, self)
-        check_edits(self, edits, current.features)
-        loaded = base.load_state(self, {key: value for key, value in state.items() if key != STATE_KEY}, **kwargs)
-        _make_edited(self, EditedState(current.token, edits, current.features))
-        return loaded
+        """Load a state; edits in it replace those that are there, and without any these stay."""
+        current = {
+            f"{name}.{STATE_KEY}" if name else STATE_KEY: edits_to_dict(programs_inside(self)[name], inner.edits)
+            for name, inner in states_inside(self).items()
+        }
+        state = {**current, **state}
+        parameter = _EditsParameter(self)
+        parameter.check(state[STATE_KEY])
+        if issubclass(base, dspy.Predict):
+            loaded = base.load_state(self, {key: value for key, value in state.items() if key != STATE_KEY}, **kwargs)
+            parameter.load_state(state[STATE_KEY])
+            return loaded
+        return base.load_state(self, state, **kwargs)
 
     members = {
         "__call__": call_program,
         "acall": acall,
+        "named_parameters": named_parameters,
         "dump_state": dump_state,
         "load_state": load_state,
         "evocue": property(Evolved),

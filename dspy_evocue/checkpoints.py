@@ -41,6 +41,8 @@ class Event:
     output_key: str = ""
     """Empty while it runs, and when it raised."""
     error: Exception | None = None
+    attempt_failure: str = ""
+    """What that edit could not do on this call, where it failed without raising."""
     snapshot: Any = None
     """The tools' world just before it; None where the environment cannot tell."""
     spent: Spend = field(default_factory=Spend)
@@ -174,6 +176,7 @@ class Recorder:
         event = self._events.get(entry.number)
         if event is None:
             return
+        event.attempt_failure = "; ".join(entry.failures)
         if isinstance(error, Exception):
             event.error = error
         elif error is None:

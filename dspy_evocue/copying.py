@@ -6,18 +6,20 @@ another world than the user's. Tools that are methods of the program itself are 
 
 from __future__ import annotations
 
+import copy
 import inspect
 import logging
 from collections.abc import Callable
 from typing import Any
 
 import dspy
+from dspy.predict.parameter import Parameter
 
 logger = logging.getLogger(__name__)
 
 
 def copy_program(program: Any) -> Any:
-    """Return a copy of the program: modules, their lists and dictionaries, and tools bound to them are new.
+    """Return a copy of the program with modules, other parameters, lists, dictionaries and bound tools of its own.
 
     Tools that refer to the original in a way that cannot be rebound (a function that closed over it) are named in a
     warning of the logger.
@@ -39,6 +41,8 @@ class _Copier:
             return self.copies[id(value)]
         if isinstance(value, dspy.Module):
             return self._copy_module(value)
+        if isinstance(value, Parameter):
+            return self._remember(value, copy.copy(value))
         if type(value) in (list, tuple, set):
             return self._remember(value, type(value)(self.copy(item) for item in value))
         if type(value) is dict:

@@ -7,6 +7,7 @@ acts is decided here too: the latest one that is applicable.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +20,8 @@ from dspy_evocue.rules import Rule
 Scope = Literal["call", "next_action", "skill"]
 """How long an edit acts once its edge was entered.
 
-`call`: for this call. `next_action`: for the predictor calls of the branch until its next tool call starts. `skill`:
-until the module (or the marked skill) ends in which the entry happened.
+`call`: for this call. `next_action`: for the predictor calls of the branch until its next action starts (a tool call,
+or a node that was marked as an action). `skill`: until the module ends in which the entry happened.
 """
 
 
@@ -71,6 +72,8 @@ class Edit(ABC):
 
     def revise(self, call: Any, prediction: Any) -> Any:
         """Return what the program gets to see in place of the prediction; the prediction itself by default.
+
+        An edit that cannot do what it is for, and lets the program go on all the same, says so in `call.failures`.
 
         Args:
             call: The call, as `dspy_evocue.running.Entry` describes it.
@@ -155,7 +158,7 @@ def describe_placement(edit: Edit) -> str:
     )
     lasting = {
         "call": "for that call",
-        "next_action": "until the next tool call",
+        "next_action": "until the next action",
         "skill": "until the enclosing module ends",
     }[edit.scope]
     condition = f", when {edit.when}" if edit.when.tests else ""
@@ -183,6 +186,8 @@ def placement_from_dict(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _KINDS: dict[str, Callable[[Mapping[str, Any]], Edit]] = {InstructionEdit.kind: InstructionEdit.from_dict}
+_DEFINED_IN = {"skill": "dspy_evocue.control.skill_edit"}
+"""Kinds of this package whose module registers them, imported when a saved edit first asks for one."""
 
 
 def register_edit_kind(kind: str, from_dict: Callable[[Mapping[str, Any]], Edit]) -> None:
@@ -197,8 +202,11 @@ def edit_from_dict(values: Mapping[str, Any]) -> Edit:
         ValueError: When the kind is unknown, or the kind's own reader refuses it.
     """
     kind = values.get("kind") if isinstance(values, Mapping) else None
+    if kind in _DEFINED_IN and kind not in _KINDS:
+        importlib.import_module(_DEFINED_IN[kind])
     if kind not in _KINDS:
-        raise ValueError(f"the kind of an edit must be one of {', '.join(sorted(_KINDS))}, got {kind!r}")
+        known = ", ".join(sorted({*_KINDS, *_DEFINED_IN}))
+        raise ValueError(f"the kind of an edit must be one of {known}, got {kind!r}")
     return _KINDS[kind](values)
 
 

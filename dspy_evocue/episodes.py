@@ -17,6 +17,7 @@ import dspy
 from dspy_combee.errors import MetricError
 from dspy_combee.metrics import MetricCall
 from dspy_combee.runtime.budget import Meter, Spend
+from dspy_evocue.artifact import states_inside
 from dspy_evocue.checkpoints import Recorder, Tape
 from dspy_evocue.edits import Edit
 from dspy_evocue.environments import ENVIRONMENT_KEY, Environment, ForkingEnvironment
@@ -77,6 +78,8 @@ class RunPlan:
     failure_score: float | None = 0.0
     """The score of a run in which the program raised; None to leave it missing."""
     clock: Callable[[], float] = time.perf_counter
+    meters: tuple[Meter, ...] = ()
+    """What counts each call of the metric."""
 
     @property
     def own_edits(self) -> tuple[Edit, ...]:
@@ -93,6 +96,7 @@ def plan_runs(
     features: tuple[FeatureFunction, ...] = (),
     failure_score: float | None = 0.0,
     clock: Callable[[], float] = time.perf_counter,
+    meters: tuple[Meter, ...] = (),
 ) -> RunPlan:
     """Check what is needed to run a program and score it; nothing is called.
 
@@ -106,7 +110,7 @@ def plan_runs(
     state = state_of(program)
     own = {function.__name__: function for function in (*(state.features.own if state else ()), *features)}
     call = metric if isinstance(metric, MetricCall) else MetricCall(metric)
-    return RunPlan(program, call, environment, FeatureSet(tuple(own.values())), failure_score, clock)
+    return RunPlan(program, call, environment, FeatureSet(tuple(own.values())), failure_score, clock, meters)
 
 
 def record_run(plan: RunPlan, example: Any, *, rollout_id: int | None = None) -> Recording:
@@ -153,7 +157,7 @@ def run_episode(
                 journal=journal,
                 world=environment if isinstance(environment, ForkingEnvironment) else None,
                 rollout_id=rollout_id,
-                max_calls=iteration_limits(plan.program),
+                max_calls=functools.partial(iteration_limits, plan.program),
             )
             with following(execution):
                 run.call(plan.program, example, environment)
@@ -203,6 +207,9 @@ class _Run:
         except Exception as error:  # noqa: BLE001  the metric's failure on one run is missing evidence
             self.missing = f"the metric raised {type(error).__name__}: {error}"
             return None, ""
+        finally:
+            for meter in plan.meters:
+                meter.count_metric_calls()
         return score.value, score.feedback
 
 
@@ -242,11 +249,20 @@ def check_recording(plan: RunPlan, recording: Recording, example: Any) -> None:
 
 
 def program_key(program: Any) -> str:
-    """Return a fingerprint of what a program's predictors are told: instructions, fields, demos and edits."""
-    state = state_of(program)
+    """Return a fingerprint of all that is learned in a program.
+
+    That is what its predictors are told (instructions, fields, demos), the state of its other parameters (such as the
+    graph of a `ControlProgram`), and the edits that it and the programs inside it carry.
+    """
     predictors = {**editable_predictors(program), **frozen_predictors(program)}
     told = {name: _told(predictor) for name, predictor in predictors.items()}
-    return fingerprint([told, [edit.edit_id for edit in state.edits] if state is not None else []])
+    others = {
+        name: parameter.dump_state()
+        for name, parameter in program.named_parameters()
+        if not isinstance(parameter, dspy.Predict) and hasattr(parameter, "dump_state")
+    }
+    edits = {name: [edit.edit_id for edit in state.edits] for name, state in states_inside(program).items()}
+    return fingerprint([told, others, edits])
 
 
 def _told(predictor: Any) -> Mapping[str, Any]:

@@ -6,6 +6,9 @@ Wrong arguments stay `ValueError` and `TypeError`, raised before any model call.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+from dspy_combee.errors import MetricError
 
 
 class EvoCUEError(Exception):
@@ -40,6 +43,20 @@ class ArtifactError(EvoCUEError):
 
 class RecordingError(EvoCUEError):
     """A recording does not belong to this program or this example, so nothing can be restored from it."""
+
+
+class StoppedByMetricError(EvoCUEError, MetricError):
+    """The metric returned something that is not a score, which stopped many runs at once; nothing paid for is lost."""
+
+    def __init__(self, error: MetricError, finished: tuple[Any, ...]) -> None:
+        """Say what the metric did, and keep the finished records or recordings, in the order of their requests."""
+        self.error = error
+        self.finished = finished
+        super().__init__(error, finished)
+
+    def __str__(self) -> str:
+        """Say what the metric did, and how much is kept."""
+        return f"{self.error} (what was finished before, {len(self.finished)} in all, is in the exception's finished)"
 
 
 class EnvironmentFault(EvoCUEError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -63,12 +64,32 @@ def _rollout(
 
 
 def _appended(signature: Any, text: str) -> Any:
-    appended = signature.append_instructions(text)
     adapter = settings.adapter
     if adapter is None or type(adapter).__qualname__ != "Refine.forward.<locals>.WrapperAdapter":
-        return appended
+        return _longer(_Same(signature), text)
     # dspy.Refine looks its hint up by signature: there, and only there, the longer one must be found as the original.
-    return _found_as(appended, signature)
+    return _found_as(signature.append_instructions(text), signature)
+
+
+class _Same:
+    """A signature as a key: by identity, since two that compare equal may still differ."""
+
+    __slots__ = ("signature",)
+
+    def __init__(self, signature: Any) -> None:
+        self.signature = signature
+
+    def __hash__(self) -> int:
+        return id(self.signature)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.signature is self.signature
+
+
+@functools.lru_cache(maxsize=256)
+def _longer(key: _Same, text: str) -> Any:
+    """Return the signature with the text after its instructions; making one takes longer than the rest of an edit."""
+    return key.signature.append_instructions(text)
 
 
 def _found_as(appended: type, original: type) -> type:

@@ -20,7 +20,7 @@ from dspy.utils.exceptions import AdapterParseError
 
 from dspy_evocue.features import FeatureSet
 from dspy_evocue.injection import call_arguments, finish_prediction, replay_prediction
-from dspy_evocue.observer import OBSERVER, PREPARED
+from dspy_evocue.observer import OBSERVER, PREPARED, unobserved
 from dspy_evocue.running import Entry, Execution, NodeKind, Replayed, current_executions
 from dspy_evocue.swapping import SWAP_LOCK, register_layer, settle_class, subclass_like, swap
 
@@ -205,6 +205,9 @@ def _original_signature(predictor: Any) -> Iterator[None]:
 @functools.lru_cache(maxsize=256)
 def _prepared_predictor_class(base: type) -> type:
     """Return the subclass of a predictor's class whose calls are reported and edited."""
+    # A class of the user's own may call modules and tools from its forward, and those are nodes.
+    is_dspys_own = base.forward is dspy.Predict.forward and base.aforward is dspy.Predict.aforward
+    calls_alone = unobserved if is_dspys_own else contextlib.nullcontext
 
     def forward(self: Any, **kwargs: Any) -> Any:
         call = _enter_predictor(self, kwargs)
@@ -212,7 +215,7 @@ def _prepared_predictor_class(base: type) -> type:
             if call.replayed is not None:
                 outcome.append(replay_prediction(self, kwargs, call.replayed))
             else:
-                with _original_signature(self):
+                with _original_signature(self), calls_alone():
                     prediction = base.forward(self, **call_arguments(self, kwargs, call.entries))
                 outcome.append(finish_prediction(self, call.entries, prediction))
         return outcome[0]
@@ -223,7 +226,7 @@ def _prepared_predictor_class(base: type) -> type:
             if call.replayed is not None:
                 outcome.append(replay_prediction(self, kwargs, call.replayed))
             else:
-                with _original_signature(self):
+                with _original_signature(self), calls_alone():
                     prediction = await base.aforward(self, **call_arguments(self, kwargs, call.entries))
                 for _, entry, _ in call.entries:
                     if entry.edit is not None:

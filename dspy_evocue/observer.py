@@ -93,21 +93,38 @@ OBSERVER = Observer()
 @contextlib.contextmanager
 def following(execution: Execution) -> Iterator[Execution]:
     """Make an execution current for everything that is called inside, in this and in DSPy's own threads."""
+    changed: dict[str, Any] = {SETTINGS_KEY: (*current_executions(), execution)}
     callbacks = list(settings.get("callbacks") or [])
-    if OBSERVER not in callbacks:
-        callbacks.append(OBSERVER)
-    with settings.context(**{SETTINGS_KEY: (*current_executions(), execution), "callbacks": callbacks}):
+    if execution.must_see_every_call and OBSERVER not in callbacks:
+        changed["callbacks"] = [*callbacks, OBSERVER]
+    with settings.context(**changed):
         yield execution
 
 
-def mark_node(name: str) -> None:
+@contextlib.contextmanager
+def unobserved() -> Iterator[None]:
+    """Take the observer away from what is called inside, unless the run is recorded or replayed.
+
+    For the calls that a predictor makes itself (its adapter, its language model): DSPy does more for each call that any
+    callback listens to than everything here does, and only a record needs to know of these.
+    """
+    callbacks = settings.get("callbacks") or []
+    if OBSERVER not in callbacks or any(execution.journal is not None for execution in current_executions()):
+        yield
+        return
+    with settings.context(callbacks=[callback for callback in callbacks if callback is not OBSERVER]):
+        yield
+
+
+def mark_node(name: str, *, is_action: bool = False) -> None:
     """Say that plain code of a program is a node of its own: the next predictor is entered from it.
 
     Does nothing outside an observed or edited program.
 
     Args:
         name: The node's name, as edits will spell it.
+        is_action: Whether the code acts on the world, as a tool does: edits for the next action end there.
     """
     for execution in current_executions():
-        entry, replayed = execution.enter("mark", name, {}, ACTIVE_CALL_ID.get())
+        entry, replayed = execution.enter("action" if is_action else "mark", name, {}, ACTIVE_CALL_ID.get())
         execution.leave(entry, None, None, was_replayed=replayed is not None)

@@ -11,13 +11,13 @@ import asyncio
 import contextvars
 import itertools
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from dspy.dsp.utils.settings import settings, thread_local_overrides
 
-from dspy_evocue.call_sites import JOIN, START
+from dspy_evocue.call_sites import ANY, JOIN, START
 from dspy_evocue.edits import Edit, latest_applicable
 from dspy_evocue.features import FeatureSet, RunState, reads_like_completion, reads_like_failure
 from dspy_evocue.fingerprints import fingerprint
@@ -25,8 +25,11 @@ from dspy_evocue.fingerprints import fingerprint
 SETTINGS_KEY = "_evocue_executions"
 """Where the executions of the current call live: a tuple, the innermost program's last."""
 
-NodeKind = Literal["predictor", "tool", "frozen", "unattached", "mark"]
-"""`frozen` and `unattached` predictors run, but no edit can be attached to them."""
+NodeKind = Literal["predictor", "tool", "frozen", "unattached", "mark", "action"]
+"""`frozen` and `unattached` predictors run, but no edit can be attached to them. Plain code becomes a `mark` by saying
+so, and an `action` where it acts on the world as a tool does."""
+
+_ACTIONS = ("tool", "action")
 
 
 @dataclass(eq=False, slots=True)
@@ -45,7 +48,7 @@ class Branch:
     completion_seen: bool = False
     predictor_calls: int = 0
     lingering: tuple[tuple[Edit, Frame | None], ...] = ()
-    """Edits that go on acting: until the next tool call (None), or until the frame ends."""
+    """Edits that go on acting: until the next action (None), or until the frame ends."""
     unjoined: list[Branch] = field(default_factory=list)
     """Branches that forked off since this one last went on."""
     forks: int = 0
@@ -123,6 +126,8 @@ class Entry:
     """The edit that acts on this call."""
     inside: int | None
     """The number of the tool call that it happens in."""
+    failures: list[str] = field(default_factory=list)
+    """What the edit could not do on this call, in words; it says so here when it fails without raising."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +175,7 @@ class Execution:
         journal: Journal | None = None,
         world: World | None = None,
         rollout_id: int | None = None,
-        max_calls: Mapping[str, int] | None = None,
+        max_calls: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         """Start at START, on the current thread and task.
 
@@ -181,7 +186,8 @@ class Execution:
             journal: Records or replays the calls; None for an ordinary run.
             world: Where the tools act; None to leave them as they are.
             rollout_id: Makes the calls of this run distinct from other runs' in DSPy's cache; None for no change.
-            max_calls: The most entries of a node that the program allows itself, where it says so.
+            max_calls: Tells the most entries of each node that the program allows itself, where it says so; asked once,
+                when a feature is first wanted.
         """
         self.token = token
         self.edits = edits
@@ -192,10 +198,22 @@ class Execution:
         self.root = Frame(_owner(), Branch("0"))
         self.outage = ""
         """The failure of a language model during the run, whatever the program made of it."""
-        self._max_calls = max_calls or {}
+        self._read_max_calls = max_calls
+        self._max_calls: Mapping[str, int] | None = None
         self._frames: dict[str, Frame] = {}
         self._numbers = itertools.count()
         self._lock = threading.RLock()
+
+    @property
+    def must_see_every_call(self) -> bool:
+        """Whether it has to be known where entries come from, or what tools said.
+
+        Not so when every edit acts on one call, whatever came before.
+        """
+        return self.journal is not None or not all(
+            edit.scope == "call" and not edit.when.tests and all(site.source == ANY for site in edit.sites)
+            for edit in self.edits
+        )
 
     def open_frame(self, call_id: str, parent_id: str | None) -> None:
         """Note that a module's or a tool's call has started."""
@@ -272,6 +290,8 @@ class Execution:
         wanted = self.journal is not None and self.journal.wants_features
         if not wanted and not any(edit.when.tests and edit.is_entered(branch.last, node) for edit in self.edits):
             return {}
+        if self._max_calls is None:
+            self._max_calls = self._read_max_calls()
         state = RunState(
             node=node,
             source=branch.last,
@@ -291,7 +311,7 @@ class Execution:
     def _acting_edit(
         self, kind: NodeKind, node: str, branch: Branch, frame: Frame, features: Mapping[str, str]
     ) -> Edit | None:
-        if kind == "tool":
+        if kind in _ACTIONS:
             branch.lingering = tuple(item for item in branch.lingering if item[1] is not None)
         if kind != "predictor" or not self.edits:
             return None

@@ -44,7 +44,7 @@ class CandidateEdit(BaseModel):
     )
     scope: Literal["call", "next_action", "skill"] = Field(
         default="call",
-        description="call: this call; next_action: until the next tool call; skill: until the enclosing module ends",
+        description="call: this call; next_action: until the next action; skill: until the enclosing module ends",
     )
     expected_effect: str = Field(description="what the agent will do otherwise, in one sentence")
     cited_tasks: list[str] = Field(default_factory=list, description="the ids of the episodes that motivate it")

@@ -159,7 +159,7 @@ def _nodes(program: Any, tapes: Sequence[Tape]) -> tuple[Node, ...]:
         )
         for name, predictor in editable_predictors(program).items()
     ]
-    tools = [Node(name, calls[name], False) for name, kind in kinds.items() if kind in ("tool", "mark")]
+    tools = [Node(name, calls[name], False) for name, kind in kinds.items() if kind in ("tool", "mark", "action")]
     frozen = [
         Node(
             name,

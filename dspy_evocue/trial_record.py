@@ -37,7 +37,8 @@ class TrialRecord:
     after: float | None = None
     """The edited arm's score; None when it could not be had."""
     reason: str = ""
-    """Why the trial is unresolved, unreached or skipped; what the program raised in a failed attempt."""
+    """Why the trial is unresolved, unreached or skipped; in a failed attempt what the program raised, or what the edit
+    could not do."""
     site: str = ""
     """The edge on which the edit acted first."""
     checkpoint: int | None = None

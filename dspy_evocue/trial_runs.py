@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from dspy_combee.errors import BudgetExhausted
+from dspy_combee.errors import BudgetExhausted, MetricError
 from dspy_combee.runtime.budget import Budget, Meter
 from dspy_combee.runtime.execution.base import Outcome
 from dspy_combee.runtime.execution.threads import ThreadExecutor, default_num_workers
 from dspy_evocue.edits import Edit
 from dspy_evocue.environments import Environment, ForkingEnvironment
 from dspy_evocue.episodes import Recording, check_example, plan_runs, record_run
+from dspy_evocue.errors import StoppedByMetricError
 from dspy_evocue.features import FeatureFunction
 from dspy_evocue.rules import TrialKind
 from dspy_evocue.trial_record import TrialRecord
@@ -77,25 +79,31 @@ def run_trials(
         failure_score: As for `paired_trial`.
         num_threads: How many trials run at once; by default DSPy's own setting.
         progress: Whether to show a progress bar.
-        budget: What the trials may spend. Once it is spent, trials that are not finished are unresolved, and say so.
-        meter: A meter that counts them too; its own budget stops them as well.
+        budget: What the trials may spend. Once it is spent, trials that are not finished are unresolved, and say so. No
+            trial starts that `max_metric_calls` might not see to its end.
+        meter: A meter that counts them too, calls of the metric included; its own budget stops them as well.
         on_record: Called in this thread as each trial finishes, with the position of its request.
         clock: Where the seconds come from.
 
     Raises:
         TrialsInterrupted: On Ctrl-C, with the finished records.
-        MetricError: When the metric returns something that is not a score.
+        StoppedByMetricError: When the metric returns something that is not a score: at once, with the finished records.
     """
+    meters = _meters(budget, meter)
     plan = plan_runs(
-        program, metric, environment=environment, features=tuple(features), failure_score=failure_score, clock=clock
+        program,
+        metric,
+        environment=environment,
+        features=tuple(features),
+        failure_score=failure_score,
+        clock=clock,
+        meters=meters,
     )
     trials = [_trial(plan, request, position) for position, request in enumerate(requests)]
     for trial in trials:
         trial.check()
-    runner = _Runner(trials, meter or Meter(budget), on_record)
-    alone = environment is not None and not isinstance(environment, ForkingEnvironment)
-    with runner.meter.installed(), Meter(budget).installed():
-        return runner.run(1 if alone else num_threads or default_num_workers(), progress)
+    with _installed(meters):
+        return _Runner(trials, _MetricAllowance(meters), on_record).run(_threads(num_threads, environment), progress)
 
 
 def record_runs(
@@ -107,28 +115,134 @@ def record_runs(
     features: Sequence[FeatureFunction] = (),
     failure_score: float | None = 0.0,
     num_threads: int | None = None,
+    budget: Budget | None = None,
+    meter: Meter | None = None,
     on_record: Callable[[int, Recording], None] | None = None,
 ) -> tuple[Recording, ...]:
     """Run a program on many examples and keep the tapes: one recording an example, in their order.
 
+    Args:
+        program: As for `run_trials`.
+        examples: What to run it on.
+        metric: As for `paired_trial`.
+        environment: As for `run_trials`.
+        features: As for `paired_trial`.
+        failure_score: As for `paired_trial`.
+        num_threads: How many runs there are at once; by default DSPy's own setting.
+        budget: What the runs may spend.
+        meter: A meter that counts them too; its own budget stops them as well.
+        on_record: Called in this thread as each run finishes, with the position of its example. Whatever ends the runs
+            early, it has been told of all that were finished.
+
     Raises:
-        MetricError: When the metric returns something that is not a score.
+        BudgetExhausted: When the budget does not allow all of them.
+        StoppedByMetricError: When the metric returns something that is not a score: at once, with the finished ones.
     """
-    plan = plan_runs(program, metric, environment=environment, features=tuple(features), failure_score=failure_score)
+    meters = _meters(budget, meter)
+    plan = plan_runs(
+        program, metric, environment=environment, features=tuple(features), failure_score=failure_score, meters=meters
+    )
     for example in examples:
         check_example(example)
+    allowance = _MetricAllowance(meters)
 
-    def done(outcome: Outcome[Recording]) -> None:
-        if on_record is not None and outcome.value is not None:
-            on_record(outcome.index, outcome.value)
+    def run_one(example: Any) -> Recording:
+        with allowance.taken(1):
+            return record_run(plan, example)
 
-    alone = environment is not None and not isinstance(environment, ForkingEnvironment)
-    executor = ThreadExecutor(1 if alone else num_threads or default_num_workers())
-    outcomes = executor.run(lambda example: record_run(plan, example), examples, on_done=done)
-    for outcome in outcomes:
+    finished: dict[int, Recording] = {}
+
+    def keep(index: int, recording: Recording) -> None:
+        finished[index] = recording
+        if on_record is not None:
+            on_record(index, recording)
+
+    with _installed(meters):
+        _run_all(run_one, examples, _threads(num_threads, environment), keep, finished)
+    return tuple(finished[index] for index in range(len(examples)))
+
+
+def is_not_run(record: TrialRecord) -> bool:
+    """Say whether a record stands for a trial that a spent budget kept from running."""
+    return record.reason.startswith(NOT_RUN)
+
+
+_Item = TypeVar("_Item")
+_Value = TypeVar("_Value")
+
+
+def _run_all(
+    function: Callable[[_Item], _Value],
+    items: Sequence[_Item],
+    num_threads: int,
+    keep: Callable[[int, _Value], None],
+    finished: dict[int, _Value],
+) -> None:
+    """Run a function over items in threads; the first error stops the rest, and what runs by then is still kept.
+
+    Raises:
+        StoppedByMetricError: In place of a MetricError, with what `finished` holds.
+    """
+    failures: list[Exception] = []
+
+    def done(outcome: Outcome[_Value]) -> None:
         if outcome.error is not None:
-            raise outcome.error
-    return tuple(outcome.value for outcome in outcomes if outcome.value is not None)
+            failures.append(outcome.error)
+            if len(failures) == 1:
+                raise outcome.error
+        elif outcome.value is not None:
+            keep(outcome.index, outcome.value)
+
+    try:
+        ThreadExecutor(num_threads).run(function, items, on_done=done)
+    except MetricError as error:
+        raise StoppedByMetricError(error, tuple(finished[index] for index in sorted(finished))) from error
+
+
+def _meters(budget: Budget | None, meter: Meter | None) -> tuple[Meter, ...]:
+    own = Meter(budget)
+    return (own,) if meter is None else (meter, own)
+
+
+@contextlib.contextmanager
+def _installed(meters: tuple[Meter, ...]) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for meter in meters:
+            stack.enter_context(meter.installed())
+        yield
+
+
+def _threads(num_threads: int | None, environment: Environment | None) -> int:
+    is_one_world = environment is not None and not isinstance(environment, ForkingEnvironment)
+    return 1 if is_one_world else num_threads or default_num_workers()
+
+
+class _MetricAllowance:
+    """Sees to it that nothing starts whose scores `max_metric_calls` would not allow; the meters count the scores."""
+
+    def __init__(self, meters: tuple[Meter, ...]) -> None:
+        self._meters = meters
+        self._in_flight = 0
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def taken(self, most: int) -> Iterator[None]:
+        """Set this many calls aside while the block runs.
+
+        Raises:
+            BudgetExhausted: When there are not that many left, those in flight counted in full.
+        """
+        with self._lock:
+            for meter in self._meters:
+                remaining, limit = meter.remaining_metric_calls, meter.budget.max_metric_calls
+                if remaining is not None and limit is not None and remaining - self._in_flight < most:
+                    raise BudgetExhausted("max_metric_calls", limit=limit, spent=limit - remaining)
+            self._in_flight += most
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._in_flight -= most
 
 
 def _trial(plan: Any, request: TrialRequest, position: int) -> Trial:
@@ -143,7 +257,7 @@ def _trial(plan: Any, request: TrialRequest, position: int) -> Trial:
 @dataclass(slots=True)
 class _Runner:
     trials: list[Trial]
-    meter: Meter
+    allowance: _MetricAllowance
     on_record: Callable[[int, TrialRecord], None] | None
     records: dict[int, TrialRecord] = field(default_factory=dict)
     stop_reason: str = ""
@@ -155,30 +269,26 @@ class _Runner:
 
         with tqdm(total=len(self.trials), desc="paired trials", unit="trial", disable=not progress) as bar:
 
-            def done(outcome: Outcome[TrialRecord]) -> None:
-                if outcome.value is None:
-                    return
-                is_news = outcome.index not in self.records
-                self.records[outcome.index] = outcome.value
+            def keep(index: int, record: TrialRecord) -> None:
+                is_news = index not in self.records
+                self.records[index] = record
                 bar.update(int(is_news))
-                if self.on_record is not None and not outcome.value.reason.startswith(NOT_RUN):
-                    self.on_record(outcome.index, outcome.value)
+                if self.on_record is not None and not is_not_run(record):
+                    self.on_record(index, record)
 
             try:
-                outcomes = ThreadExecutor(num_threads).run(self._run_one, range(len(self.trials)), on_done=done)
+                _run_all(self._run_one, range(len(self.trials)), num_threads, keep, self.records)
             except KeyboardInterrupt as interrupt:
                 finished = tuple(self.records[index] for index in sorted(self.records))
                 raise TrialsInterrupted(finished) from interrupt
-        for outcome in outcomes:
-            if outcome.error is not None:
-                raise outcome.error
         return tuple(self.records[index] for index in range(len(self.trials)))
 
     def _run_one(self, index: int) -> TrialRecord:
         trial = self.trials[index]
         if not self.stop_reason:
             try:
-                return trial.run()
+                with self.allowance.taken(trial.most_metric_calls):
+                    return trial.run()
             except BudgetExhausted as spent:
                 with self._lock:
                     self.stop_reason = str(spent)
@@ -186,8 +296,3 @@ class _Runner:
         ids = tuple(edit.edit_id for edit in trial.edits)
         blank = TrialRecord(trial.task_id, ids, kind, "unresolved", rollout_id=trial.rollout_id)
         return replace(blank, reason=NOT_RUN + self.stop_reason)
-
-
-def is_not_run(record: TrialRecord) -> bool:
-    """Say whether a record stands for a trial that a spent budget kept from running."""
-    return record.reason.startswith(NOT_RUN)

@@ -101,6 +101,11 @@ class Trial:
     from_start: bool = False
     given: Recording | None = None
 
+    @property
+    def most_metric_calls(self) -> int:
+        """The most times that it calls the metric."""
+        return 2 if self.from_start or self.given is not None else 3
+
     def check(self) -> None:
         """Check everything that can be checked before a model call; see `paired_trial` for what is raised."""
         check_example(self.example)
@@ -196,14 +201,21 @@ class Trial:
         for name, arm in (("parent", parent), ("edited", edited)):
             if arm.episode.score is None:
                 return replace(record, reason=f"{name} arm: {arm.episode.missing or arm.episode.error}")
+        failure = edited.episode.error or self._attempt_failure(edited.tape)
         return replace(
             record,
-            status="failed_attempt" if edited.episode.error else "applied",
-            reason=edited.episode.error,
+            status="failed_attempt" if failure else "applied",
+            reason=failure,
             before=parent.episode.score,
             after=edited.episode.score,
             changes=behaviour_changes(parent.tape, edited.tape),
         )
+
+    def _attempt_failure(self, tape: Tape) -> str:
+        """Return what the edit could not do, when it failed on every call on which it acted; empty otherwise."""
+        ids = {edit.edit_id for edit in self.edits}
+        failures = [event.attempt_failure for event in tape.events if event.edit_id in ids]
+        return failures[0] if failures and all(failures) else ""
 
 
 @dataclass(frozen=True, slots=True)

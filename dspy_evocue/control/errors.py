@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dspy_evocue.errors import EvoCUEError
 
-class ControlError(Exception):
+
+class ControlError(EvoCUEError):
     """Base of everything that a controller raises on its own account."""
 
 

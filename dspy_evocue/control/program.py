@@ -187,7 +187,7 @@ class ControlProgram(dspy.Module):
                     return (yield from self._finish(state, spent or "finished"))
                 require_draft(node, state)
                 if node.row.is_action:
-                    mark_node(node.name)
+                    mark_node(node.name, is_action=True)
                 performed, unreadable = yield from _performed(node, state, parts)
                 state = absorb(node, state, performed, is_model_call=is_model_call)
                 try:

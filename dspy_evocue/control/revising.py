@@ -15,14 +15,14 @@ from typing import Any, cast
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
-from dspy_evocue.control.compile import compile_skill, node_name
+from dspy_evocue.control.compile import compile_skill, exit_name, node_name
 from dspy_evocue.control.draft import PENDING, Draft, DraftState
 from dspy_evocue.control.faults import find_problems
 from dspy_evocue.control.machine import Performed, absorb, choose_edge, follow
 from dspy_evocue.control.operations import ANY_OUTCOME, ERROR
 from dspy_evocue.control.parts import signature_of
 from dspy_evocue.control.performing import problem_text
-from dspy_evocue.control.skills import Skill, SkillOperation, returns_to
+from dspy_evocue.control.skills import FAILURE, Skill, SkillOperation, returns_to
 from dspy_evocue.control.state import ControlState, Goal
 from dspy_evocue.control.wiring import Condition, Edge, Node, Wiring
 from dspy_evocue.injection import call_arguments
@@ -70,6 +70,8 @@ def revising_walk(
 ) -> Generator[Asked, Any, Any]:
     """Run the skill: yield the calls that it needs, return the prediction as it stands at the end.
 
+    Where the skill ends in failure, or its calls do not suffice, `call.failures` is told.
+
     Args:
         operations: Sound ones (`find_revising_problems`).
         max_calls: When they are spent, the prediction is returned as it then stands.
@@ -79,24 +81,30 @@ def revising_walk(
     """
     wiring = _compiled(operations)
     signature = signature_of(predictor)
+    failed, last_failure = exit_name(_skill(operations), FAILURE), ""
     state = ControlState(node_name(_skill(operations), 1), draft=Draft.pending(_shown(prediction, signature)))
     while wiring.node(state.node).skill:
         node = wiring.node(state.node)
         performed = Performed(ANY_OUTCOME)
         if node.operation != "return":
             if state.model_calls >= max_calls:
+                call.failures.append(f"the skill's {max_calls} model calls were spent before {node.operation}")
                 return prediction
             part = _part(node, signature, predictor)
             inputs = {**_inputs(call, signature), **_state_inputs(state)}
             executions = [(execution, call, None) for execution in current_executions()]
             try:
                 answer = yield Asked(part, call_arguments(part, inputs, executions))
-            except AdapterParseError:
+            except AdapterParseError as error:
                 performed = Performed(ERROR)
+                last_failure = f"the reply to {node.operation} could not be read: {error!s:.200}"
             else:
+                last_failure = ""
                 performed, prediction = _performed(node, state, prediction, answer, signature)
         state = absorb(node, state, performed, is_model_call=node.operation != "return")
         edge = choose_edge(wiring, state, {}, outcome=performed.outcome)
+        if edge.target == failed:
+            call.failures.append(last_failure or f"the skill ended in failure after {node.operation}")
         state = follow(wiring, state, edge)
     return prediction
 

@@ -1,10 +1,13 @@
 """An edit keeps acting after other optimizers have run on the edited program, and they run on it as on any other."""
 
+import re
+
 import dspy
 import pytest
 from dspy.utils.exceptions import AdapterParseError
 
-from dspy_combee.testing import scripted_lm
+from dspy_combee import Combee
+from dspy_combee.testing import asks_for_lessons, lessons_reply, scripted_lm
 from dspy_evocue import CallSite, InstructionEdit, attach
 from dspy_evocue.testing import chat_reply
 
@@ -102,3 +105,31 @@ def test_a_parse_error_names_the_predictors_own_signature_so_that_optimizers_fin
     with dspy.context(lm=lm), pytest.raises(AdapterParseError) as caught:
         program(question="q")
     assert caught.value.signature is program.solve.signature
+
+
+def combee_reflection(prompt, number):
+    """Play the reflection model of Combee: one rule a record, and no operations on them."""
+    if asks_for_lessons(prompt):
+        found = re.findall(r"\[(r\d+)\]\nInputs: question = q(\d+)", prompt)
+        return lessons_reply((record_id, f"Improved: when asked q{question} say good") for record_id, question in found)
+    return "[[ ## operations ## ]]\nNONE\n\n[[ ## completed ## ]]"
+
+
+@pytest.mark.parametrize("is_edited_first", [True, False])
+def test_the_edit_acts_after_combee_and_the_learned_lessons_stay_out_of_it(is_edited_first):
+    rows = [dspy.Example(question=f"q{index}", answer="good").with_inputs("question") for index in range(8)]
+    base = dspy.GEPA(metric=exact, max_metric_calls=60, reflection_lm=scripted_lm(combee_reflection), num_threads=1)
+    lm = task_lm()
+    with dspy.context(lm=lm):
+        program = attach(Pair(), EDIT) if is_edited_first else Pair()
+        compiled = Combee(base, batch_size=6, progress=False).compile(program, trainset=rows, valset=rows[:2])
+    learned = [predictor.signature.instructions for predictor in compiled.predictors()]
+    program = compiled if is_edited_first else attach(compiled, EDIT)
+    assert acts(program) == [False, True]
+    assert any("Improved" in text for text in learned)
+    assert all(LESSON not in text for text in learned)
+    assert [predictor.signature.instructions for predictor in program.predictors()] == learned
+    if is_edited_first:
+        solving = [LESSON in prompt for prompt in lm.engine.prompts if "[[ ## answer ## ]]" in prompt]
+        assert solving
+        assert all(solving)

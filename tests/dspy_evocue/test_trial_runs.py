@@ -3,8 +3,8 @@
 import dspy
 import pytest
 
-from dspy_combee.errors import MetricError
-from dspy_combee.runtime.budget import Budget
+from dspy_combee.errors import BudgetExhausted, MetricError
+from dspy_combee.runtime.budget import Budget, Meter
 from dspy_combee.testing import scripted_lm
 from dspy_evocue import (
     CallSite,
@@ -15,6 +15,7 @@ from dspy_evocue import (
     record_runs,
     run_trials,
 )
+from dspy_evocue.errors import StoppedByMetricError
 from dspy_evocue.testing import chat_reply, scripted_agent_lm
 from dspy_evocue.trial_runs import TrialsInterrupted, is_not_run
 
@@ -191,3 +192,104 @@ def test_the_current_language_model_reaches_every_thread():
                 progress=False,
             )
     assert [lm.engine.calls for lm in lms] == [18, 18]
+
+
+@pytest.fixture
+def predictor():
+    return dspy.Predict("question -> answer")
+
+
+ON_ENTRY = InstructionEdit(at=CallSite("START", "self"), text=LESSON)
+
+
+def answering_lm():
+    return scripted_lm(lambda prompt, number: chat_reply(answer="a"))
+
+
+@pytest.mark.parametrize("num_threads", [1, 4])
+def test_no_trial_starts_that_the_metric_calls_do_not_suffice_for(predictor, num_threads):
+    scored = []
+    meter = Meter()
+    with dspy.context(lm=answering_lm()):
+        records = run_trials(
+            predictor,
+            [TrialRequest(ON_ENTRY, row) for row in rows(6)],
+            lambda gold, pred: scored.append(gold) or 1.0,
+            num_threads=num_threads,
+            progress=False,
+            budget=Budget(max_metric_calls=7),
+            meter=meter,
+        )
+    assert sum(not is_not_run(record) for record in records) == 2
+    assert len(scored) == meter.spend.metric_calls == 6
+    assert all("max_metric_calls=7" in record.reason for record in records if is_not_run(record))
+
+
+def test_the_budget_of_a_given_meter_counts_what_was_scored_before(predictor):
+    meter = Meter(Budget(max_metric_calls=5))
+    meter.count_metric_calls(3)
+    with dspy.context(lm=answering_lm()):
+        (recording,) = record_runs(predictor, rows(1), lambda gold, pred: 1.0, num_threads=1)
+        requests = [TrialRequest(ON_ENTRY, recording.example, recording=recording)] * 2
+        records = run_trials(predictor, requests, lambda gold, pred: 1.0, num_threads=1, progress=False, meter=meter)
+    assert [is_not_run(record) for record in records] == [False, True]
+    assert meter.spend.metric_calls == 5
+
+
+def no_score_for(question):
+    return lambda gold, pred: None if gold.question == question else 1.0
+
+
+def test_a_metric_that_stops_giving_scores_stops_the_trials_at_once_and_loses_nothing(predictor):
+    lm, told, examples = answering_lm(), [], rows(6)
+    with dspy.context(lm=lm), pytest.raises(StoppedByMetricError, match="must return a number") as caught:
+        run_trials(
+            predictor,
+            [TrialRequest(ON_ENTRY, row) for row in examples],
+            no_score_for(examples[2].question),
+            num_threads=1,
+            progress=False,
+            on_record=lambda position, record: told.append(position),
+        )
+    assert told == [0, 1]
+    assert [record.status for record in caught.value.finished] == ["applied", "applied"]
+    assert lm.engine.calls == 7
+
+
+def test_with_several_threads_the_trials_in_flight_are_kept_when_the_metric_fails(predictor):
+    told, examples = [], rows(12)
+    with dspy.context(lm=answering_lm()), pytest.raises(StoppedByMetricError) as caught:
+        run_trials(
+            predictor,
+            [TrialRequest(ON_ENTRY, row) for row in examples],
+            no_score_for(examples[3].question),
+            num_threads=3,
+            progress=False,
+            on_record=lambda position, record: told.append(position),
+        )
+    assert len(caught.value.finished) == len(told)
+    assert 3 not in told
+
+
+def test_recordings_stop_at_once_when_the_metric_gives_no_score(predictor):
+    lm, examples = answering_lm(), rows(5)
+    with dspy.context(lm=lm), pytest.raises(StoppedByMetricError) as caught:
+        record_runs(predictor, examples, no_score_for(examples[2].question), num_threads=1)
+    assert [recording.example for recording in caught.value.finished] == examples[:2]
+    assert lm.engine.calls == 3
+
+
+@pytest.mark.parametrize("limit", ["max_metric_calls", "max_lm_calls"])
+def test_recordings_within_the_budget_are_told_before_it_ends_the_runs(predictor, limit):
+    told, lm = [], answering_lm()
+    with dspy.context(lm=lm), pytest.raises(BudgetExhausted, match=f"{limit}=2"):
+        record_runs(
+            predictor,
+            rows(5),
+            lambda gold, pred: 1.0,
+            num_threads=1,
+            budget=Budget(**{limit: 2}),
+            on_record=lambda position, recording: told.append(position),
+        )
+    assert told == [0, 1]
+    assert lm.engine.calls == 2

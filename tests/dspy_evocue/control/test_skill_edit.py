@@ -174,3 +174,73 @@ def test_a_paired_trial_measures_a_skill_from_the_checkpoint():
         )
     assert (record.status, record.before, record.after) == ("applied", 0.0, 1.0)
     assert record.kind == "matched_prefix"
+
+
+def trial_of(edit, *texts_of_the_skill):
+    """Try an edit whose own calls are answered by these texts, one after the other."""
+    waiting = list(texts_of_the_skill)
+
+    def answered(prompt, call_number):
+        if "draft_answer" in prompt:
+            return waiting.pop(0)
+        return GREEN if "color" in prompt else READ
+
+    # One adapter, so that a reply which cannot be read is not asked for again in another form.
+    adapter = dspy.ChatAdapter(use_json_adapter_fallback=False)
+    with dspy.context(lm=scripted_lm(ScriptedEngine(answered)), adapter=adapter):
+        return paired_trial(
+            Desk(), edit, EXAMPLE, lambda example, prediction, trace=None: prediction.color == example.color
+        )
+
+
+@pytest.mark.parametrize(
+    ("edit", "texts", "reason"),
+    [
+        (REVISE, ["nonsense"], "the reply to revise could not be read"),
+        (
+            dataclasses.replace(
+                REVISE, operations=(SkillOperation("validate", branches=(Branch("failure", outcome="invalid"),)),)
+            ),
+            [FOUND],
+            "the skill ended in failure after validate",
+        ),
+        (dataclasses.replace(VALIDATE_THEN_REVISE, max_calls=1), [FOUND], "the skill's 1 model calls were spent"),
+    ],
+    ids=["unreadable", "declared failure", "out of calls"],
+)
+def test_a_skill_that_fails_without_raising_is_a_scored_failed_attempt(edit, texts, reason):
+    record = trial_of(edit, *texts)
+    assert (record.status, record.before, record.after) == ("failed_attempt", 0.0, 0.0)
+    assert reason in record.reason
+    assert record.evidence.is_usable
+
+
+def test_a_skill_that_recovers_from_a_reply_that_cannot_be_read_was_applied():
+    recovering = dataclasses.replace(
+        REVISE,
+        operations=(
+            SkillOperation("validate", branches=(Branch(2, outcome="error"),)),
+            SkillOperation("revise"),
+        ),
+    )
+    record = trial_of(recovering, "nonsense", AMBER)
+    assert (record.status, record.before, record.after, record.reason) == ("applied", 0.0, 1.0, "")
+
+
+def test_a_skill_that_does_its_work_on_one_of_two_calls_was_applied():
+    class Twice(Desk):
+        def forward(self, review):
+            self.decide(points=review)
+            return super().forward(review)
+
+    replies = ["nonsense", AMBER]
+
+    def answered(prompt, call_number):
+        if "draft_answer" in prompt:
+            return replies.pop(0)
+        return GREEN if "color" in prompt else READ
+
+    adapter = dspy.ChatAdapter(use_json_adapter_fallback=False)
+    with dspy.context(lm=scripted_lm(ScriptedEngine(answered)), adapter=adapter):
+        record = paired_trial(Twice(), REVISE, EXAMPLE, lambda example, prediction: prediction.color == example.color)
+    assert (record.status, record.after) == ("applied", 1.0)

@@ -1,0 +1,60 @@
+"""A recording belongs to a program as it was: whatever is learned in it changes its key."""
+
+import dspy
+import pytest
+
+from dspy_evocue import CallSite, InstructionEdit, attach
+from dspy_evocue.control import Condition, ControlGraph, ControlProgram, DraftState, Edge, Node
+from dspy_evocue.episodes import program_key
+
+
+class Outer(dspy.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+
+def controller():
+    return ControlProgram(
+        ControlGraph(
+            nodes=(Node("write", "draft"), Node("run", "commit"), Node("stop", "stop")),
+            edges=(
+                Edge("write", "run", Condition(draft=DraftState.PENDING_VALID)),
+                Edge("write", "write"),
+                Edge("run", "stop"),
+            ),
+            start="write",
+        ),
+        parts={"draft": dspy.Predict("task -> action"), "commit": lambda draft: f"ran {draft}"},
+    )
+
+
+def with_a_demo():
+    program = dspy.Predict("question -> answer")
+    program.demos = [dspy.Example(question="q", answer="a")]
+    return program
+
+
+EDIT = InstructionEdit(at=CallSite("*", "self"), text="Lesson.")
+
+
+@pytest.mark.parametrize(
+    ("make", "make_changed"),
+    [
+        (
+            lambda: dspy.Predict("question -> answer"),
+            lambda: dspy.Predict(dspy.Signature("question -> answer", "Do well.")),
+        ),
+        (lambda: dspy.Predict("question -> answer"), with_a_demo),
+        (lambda: dspy.Predict("question -> answer"), lambda: attach(dspy.Predict("question -> answer"), EDIT)),
+        (
+            lambda: Outer(dspy.Predict("question -> answer")),
+            lambda: Outer(attach(dspy.Predict("question -> answer"), EDIT)),
+        ),
+        (controller, lambda: controller().with_instruction("*", "write", "Lesson.")),
+    ],
+    ids=["instructions", "demos", "edits", "edits of a program inside", "graph"],
+)
+def test_what_is_learned_makes_another_program(make, make_changed):
+    assert program_key(make()) == program_key(make())
+    assert program_key(make()) != program_key(make_changed())
