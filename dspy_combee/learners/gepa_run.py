@@ -104,7 +104,7 @@ class GepaRun:
         with (
             self._meter.installed(),
             dspy.context(callbacks=[*dspy.settings.callbacks, self._parts.crashes]),
-            quiet_progress(enabled=not self._settings.progress),
+            quiet_progress(keep_main_bar=self._settings.progress),
         ):
             compiled = wired.compile(self._program, trainset=self._trainset, valset=self._valset)
         if self._parts.abort.error is not None:

@@ -89,10 +89,9 @@ def load_candidates(log_dir: str | os.PathLike[str], program: dspy.Module) -> li
     if checkpoint is None:
         raise FileNotFoundError(f"{directory} must hold a checkpoint of a run, there is none")
     names = {name for name, _ in program.named_predictors()}
-    if set(checkpoint["program_candidates"][0]) != names:
-        raise ResumeMismatchError(
-            f"the program must have the predictors {sorted(checkpoint['program_candidates'][0])}, it has {sorted(names)}"
-        )
+    known = set(checkpoint["program_candidates"][0])
+    if known != names:
+        raise ResumeMismatchError(f"the program must have the predictors {sorted(known)}, it has {sorted(names)}")
     return [with_instructions(program, candidate) for candidate in checkpoint["program_candidates"]]
 
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 _lock = threading.Lock()
-_users = 0
-_originals: tuple[Any, Any] | None = None
+_replaced: dict[str, tuple[int, Any]] = {}
+"""By stream name: how many blocks want it without bars, and the stream that comes back after the last one."""
 
 
 class _WithoutBars:
@@ -39,35 +39,35 @@ class _WithoutBars:
 
 
 @contextmanager
-def quiet_progress(*, enabled: bool = True) -> Iterator[None]:
+def quiet_progress(*, keep_main_bar: bool = False) -> Iterator[None]:
     """Drop progress bars inside the block; safe to use from several threads at once.
 
     Args:
-        enabled: False leaves everything as it is.
+        keep_main_bar: Leave standard error alone, where GEPA draws the one bar of the whole run; DSPy draws one for
+            each small evaluation on standard output.
     """
-    if not enabled:
-        yield
-        return
-    _enter()
+    names = ("stdout",) if keep_main_bar else ("stdout", "stderr")
+    for name in names:
+        _enter(name)
     try:
         yield
     finally:
-        _leave()
+        for name in names:
+            _leave(name)
 
 
-def _enter() -> None:
-    global _users, _originals
+def _enter(name: str) -> None:
     with _lock:
-        if _users == 0:
-            _originals = sys.stdout, sys.stderr
-            sys.stdout, sys.stderr = _WithoutBars(sys.stdout), _WithoutBars(sys.stderr)
-        _users += 1
+        users, original = _replaced.get(name, (0, getattr(sys, name)))
+        if users == 0:
+            setattr(sys, name, _WithoutBars(original))
+        _replaced[name] = users + 1, original
 
 
-def _leave() -> None:
-    global _users, _originals
+def _leave(name: str) -> None:
     with _lock:
-        _users -= 1
-        if _users == 0 and _originals is not None:
-            sys.stdout, sys.stderr = _originals
-            _originals = None
+        users, original = _replaced.pop(name)
+        if users > 1:
+            _replaced[name] = users - 1, original
+        else:
+            setattr(sys, name, original)

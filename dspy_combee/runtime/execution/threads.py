@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, cast
 
@@ -22,6 +22,8 @@ from dspy_combee.runtime.execution.base import Item, Outcome, Result
 from dspy_combee.runtime.retry import ErrorKind, classify_error
 
 logger = logging.getLogger(__name__)
+
+_LOOK_UP_SECONDS = 0.5
 
 
 class ThreadExecutor:
@@ -213,7 +215,9 @@ class _Collector(Generic[Result]):
                 self._take_news()
             if len(self._ended) == workers:
                 return
-            self._wake.get()
+            # A signal that arrives just before the wait begins would not end it: look up from time to time.
+            with suppress(queue.Empty):
+                self._wake.get(timeout=_LOOK_UP_SECONDS)
 
     def _take_news(self) -> None:
         news = self._news[0]

@@ -115,6 +115,7 @@ def test_model_that_calls_another_is_two_calls_and_is_tracked_once_each():
     with dspy.track_usage() as tracker, meter.installed():
         outer("q")
     assert meter.spend.lm_calls == 2
+    assert meter.spend.output_tokens == 2 * count_tokens("inner")
     assert {model: len(entries) for model, entries in tracker.usage_data.items()} == {"fake/inner": 1, "fake/outer": 1}
 
 

@@ -180,7 +180,7 @@ from dspy_combee.runtime.execution.threads import ThreadExecutor
 release, started, seen = threading.Event(), [], []
 def work(item):
     started.append(item)
-    if len(started) == 4:
+    if item == 3:
         os.kill(os.getpid(), signal.SIGINT)
     release.wait()
     return item

@@ -1,0 +1,66 @@
+"""`python -m dspy_combee`: the demo, on the embedded model, on any other one, or scripted."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the demo; return the exit code."""
+    options = _parser().parse_args(arguments)
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    from dspy_combee.demo.scripted import CAPACITY, scripted_models
+    from dspy_combee.demo.tour import TourOptions, run_tour
+    from dspy_combee.errors import CombeeError
+
+    for name in ("dspy.teleprompt.gepa.gepa", "dspy.evaluate.evaluate"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        if options.fast:
+            print("This tour is SCRIPTED: no language model runs. The stand-in for the reflection model keeps")
+            print(f"{CAPACITY} rules a call, the stand-in for the task model follows the rules that it is given.\n")
+            task_lm, reflection_lm = scripted_models()
+            size = TourOptions(train=80, val=32, test=48, metric_calls=400, num_threads=8, log_dir=options.log_dir)
+        else:
+            task_lm, reflection_lm = _real_models(options)
+            size = TourOptions(
+                train=48, val=16, test=48, metric_calls=200, num_threads=options.threads, log_dir=options.log_dir
+            )
+        result = run_tour(task_lm, reflection_lm, size, print)
+    except CombeeError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted.", file=sys.stderr)
+        return 130
+    if options.report:
+        result.report(options.report)
+        print(f"\nThe report is in {options.report}")
+    return 0
+
+
+def _real_models(options: argparse.Namespace):  # noqa: ANN202 - two dspy.LM, which is not imported here
+    from dspy_combee.runtime.local_lm import resolve_lm
+
+    task_lm = resolve_lm(options.lm)
+    reflection_lm = resolve_lm(options.reflection_lm or options.lm)
+    print(f"Task model: {task_lm.model}, reflection model: {reflection_lm.model}\n")
+    return task_lm, reflection_lm
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m dspy_combee", description=__doc__)
+    parser.add_argument("--lm", help="the task model: any name that dspy.LM takes, local/default or local/small")
+    parser.add_argument("--reflection-lm", help="the reflection model; the task model by default")
+    parser.add_argument("--fast", action="store_true", help="a tour of seconds with scripted models")
+    parser.add_argument("--threads", type=int, default=2, help="calls at once (default: 2)")
+    parser.add_argument("--log-dir", help="keep the run's state here, so that it can be resumed")
+    parser.add_argument("--report", metavar="FILE.html", help="write the report of the run")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
