@@ -84,21 +84,11 @@ class Tape:
     def _restorable(self, event: Event) -> int:
         number = event.number
         while True:
-            outer = self.events[number]
-            if outer.inside is not None:
-                number = outer.inside
-            elif self._is_parallel(outer.branch):
-                number = self._start_of_fork(outer)
-            else:
+            number = self._start_of_fork(self.events[number])
+            tool = self.events[number].inside
+            if tool is None:
                 return number
-
-    def _is_parallel(self, path: str) -> bool:
-        """Say whether a branch, or one that it forked off from, had others beside it."""
-        while "." in path:
-            if len(self._siblings(path)) > 1:
-                return True
-            path = path.rpartition(".")[0]
-        return False
+            number = tool
 
     def _siblings(self, path: str) -> set[str]:
         """Return the branches that forked off the same place: no event of the outer branch lies between them."""

@@ -54,7 +54,7 @@ def scripted_agent_lm(
     """
 
     def reply(prompt: str, call_number: int) -> str:
-        if "next_tool_name" in prompt:
+        if "[[ ## next_tool_name ## ]]" in prompt:
             tool, arguments = policy(read_turn(prompt))
             return chat_reply(next_thought="next", next_tool_name=tool, next_tool_args=json.dumps(dict(arguments)))
         text = answer if isinstance(answer, str) else answer(prompt)

@@ -1,0 +1,193 @@
+"""Many trials at once on one program object: in order, within the budget, and nothing lost when it stops."""
+
+import dspy
+import pytest
+
+from dspy_combee.errors import MetricError
+from dspy_combee.runtime.budget import Budget
+from dspy_combee.testing import scripted_lm
+from dspy_evocue import (
+    CallSite,
+    InstructionEdit,
+    TrialRequest,
+    current_world,
+    deepcopy_environment,
+    record_runs,
+    run_trials,
+)
+from dspy_evocue.testing import chat_reply, scripted_agent_lm
+from dspy_evocue.trial_runs import TrialsInterrupted, is_not_run
+
+LESSON = "Press the brake."
+EDIT = InstructionEdit(at=CallSite("recurring", "react"), text=LESSON)
+
+
+class Car:
+    def __init__(self):
+        self.kilometres = 0
+        self.has_braked = False
+
+    def drive(self, kilometres: int) -> str:
+        """Drive."""
+        self.kilometres += kilometres
+        return f"at {self.kilometres}"
+
+    def brake(self) -> str:
+        """Brake."""
+        self.has_braked = True
+        return f"stands at {self.kilometres}"
+
+
+def driver_lm():
+    def policy(turn):
+        if turn.step < 2:
+            return "drive", {"kilometres": 1 + turn.prompt.count("fast")}
+        if turn.step == 2 and LESSON in turn.prompt:
+            return "brake", {}
+        return "finish", {}
+
+    return scripted_agent_lm(policy)
+
+
+def rows(count):
+    return [
+        dspy.Example(question=f"drive {'fast' if index % 2 else 'slow'} {index}").with_inputs("question")
+        for index in range(count)
+    ]
+
+
+@pytest.fixture
+def car():
+    return Car()
+
+
+def braked(car):
+    return lambda gold, pred: float(current_world(car).has_braked)
+
+
+def test_many_threads_on_one_program_give_the_records_of_one_thread(car):
+    agent = dspy.ReAct("question -> answer", tools=[car.drive, car.brake])
+    requests = [TrialRequest(EDIT, row) for row in rows(6)]
+    found = []
+    with dspy.context(lm=driver_lm()):
+        for threads in (6, 1):
+            records = run_trials(
+                agent, requests, braked(car), environment=deepcopy_environment(car), num_threads=threads, progress=False
+            )
+            found.append([(r.task_id, r.rollout_id, r.status, r.gain, r.changes, r.parent, r.edited) for r in records])
+    assert found[0] == found[1]
+    assert {row[2:4] for row in found[0]} == {("applied", 1.0)}
+    assert [row[1] for row in found[0]] == list(range(1, 7))
+    assert car.kilometres == 0
+
+
+def test_recordings_are_made_once_and_serve_many_trials(car):
+    agent = dspy.ReAct("question -> answer", tools=[car.drive, car.brake])
+    lm = driver_lm()
+    with dspy.context(lm=lm):
+        environment = deepcopy_environment(car)
+        recordings = record_runs(agent, rows(3), braked(car), environment=environment, num_threads=3)
+        before = lm.engine.calls
+        requests = [TrialRequest(EDIT, run.example, recording=run) for run in recordings for _ in range(2)]
+        records = run_trials(agent, requests, braked(car), environment=environment, num_threads=4, progress=False)
+    assert all(record.recording.lm_calls == 0 for record in records)
+    assert lm.engine.calls - before == sum(record.parent.lm_calls + record.edited.lm_calls for record in records)
+
+
+def test_a_spent_budget_leaves_the_finished_trials_and_says_which_did_not_run(car):
+    agent = dspy.ReAct("question -> answer", tools=[car.drive, car.brake])
+    lm = driver_lm()
+    with dspy.context(lm=lm):
+        records = run_trials(
+            agent,
+            [TrialRequest(EDIT, row) for row in rows(6)],
+            braked(car),
+            environment=deepcopy_environment(car),
+            num_threads=1,
+            progress=False,
+            budget=Budget(max_lm_calls=25),
+        )
+    assert lm.engine.calls <= 25
+    assert [is_not_run(record) for record in records] == [False, False, True, True, True, True]
+    assert "max_lm_calls=25" in records[-1].reason
+    assert records[-1].before is None
+
+
+def test_an_interrupt_keeps_what_was_done(car):
+    agent = dspy.ReAct("question -> answer", tools=[car.drive, car.brake])
+    seen = []
+
+    def metric(gold, pred):
+        if "4" in gold.question:
+            raise KeyboardInterrupt
+        return 1.0
+
+    with dspy.context(lm=driver_lm()), pytest.raises(KeyboardInterrupt) as caught:
+        run_trials(
+            agent,
+            [TrialRequest(EDIT, row) for row in rows(6)],
+            metric,
+            environment=deepcopy_environment(car),
+            num_threads=1,
+            progress=False,
+            on_record=lambda position, record: seen.append(position),
+        )
+    assert isinstance(caught.value, TrialsInterrupted)
+    assert seen == [0, 1, 2, 3]
+    assert [record.status for record in caught.value.records] == ["applied"] * 4
+
+
+def test_an_environment_that_cannot_fork_runs_its_trials_one_by_one(car):
+    class ByHand:
+        at_once = 0
+
+        def reset(self, example):
+            car.kilometres, car.has_braked = 0, False
+
+        def snapshot(self):
+            return car.kilometres, car.has_braked
+
+        def restore(self, token):
+            car.kilometres, car.has_braked = token
+
+    agent = dspy.ReAct("question -> answer", tools=[car.drive, car.brake])
+    lm = driver_lm()
+    with dspy.context(lm=lm):
+        records = run_trials(
+            agent,
+            [TrialRequest(EDIT, row) for row in rows(3)],
+            braked(car),
+            environment=ByHand(),
+            num_threads=8,
+            progress=False,
+        )
+    assert [record.gain for record in records] == [1.0] * 3
+    assert lm.engine.most_at_once == 1
+
+
+def test_a_metric_that_returns_no_score_stops_the_run_with_an_error(car):
+    edit = InstructionEdit(at=CallSite("START", "self"), text=LESSON)
+    lm = scripted_lm(lambda prompt, number: chat_reply(answer="a"))
+    with dspy.context(lm=lm), pytest.raises(MetricError, match="must return a number"):
+        run_trials(
+            dspy.Predict("question -> answer"),
+            [TrialRequest(edit, row) for row in rows(3)],
+            lambda gold, pred: "0.5",
+            num_threads=1,
+            progress=False,
+        )
+
+
+def test_the_current_language_model_reaches_every_thread():
+    edit = InstructionEdit(at=CallSite("START", "self"), text=LESSON)
+    lms = [scripted_lm(lambda prompt, number: chat_reply(answer="a")) for _ in range(2)]
+    for lm in lms:
+        with dspy.context(lm=lm):
+            run_trials(
+                dspy.Predict("question -> answer"),
+                [TrialRequest(edit, row) for row in rows(6)],
+                lambda gold, pred: 1.0,
+                num_threads=3,
+                progress=False,
+            )
+    assert [lm.engine.calls for lm in lms] == [18, 18]

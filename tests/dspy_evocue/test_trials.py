@@ -1,0 +1,552 @@
+"""Paired trials: both arms go on from the same checkpoint, and what cannot be known is not a score."""
+
+import threading
+
+import dspy
+import pytest
+from dspy.utils.exceptions import LMRateLimitError
+
+from dspy_combee.errors import BudgetExhausted, MetricError
+from dspy_combee.runtime.budget import Budget, Meter
+from dspy_combee.testing import scripted_lm
+from dspy_evocue import (
+    CallSite,
+    InstructionEdit,
+    Rule,
+    TrialRecord,
+    attach,
+    current_world,
+    deepcopy_environment,
+    paired_trial,
+    record_runs,
+    reexecuting_environment,
+)
+from dspy_evocue.errors import CallSiteNotFoundError, EnvironmentFault, MissingFeatureError, RecordingError
+from dspy_evocue.testing import chat_reply, scripted_agent_lm
+
+LESSON = "Lock the door before you leave."
+EXAMPLE = dspy.Example(question="leave the house").with_inputs("question")
+RECURRING = InstructionEdit(at=CallSite("recurring", "react"), text=LESSON)
+FIRST = InstructionEdit(at=CallSite("START", "react"), text=LESSON)
+
+
+class House:
+    """A small stateful world: the door must be locked before leaving."""
+
+    def __init__(self):
+        self.log = []
+        self.is_locked = False
+        self.has_left = False
+
+    def walk(self, room: str) -> str:
+        """Walk to a room."""
+        self.log.append(room)
+        return f"in {room} after {len(self.log)} steps"
+
+    def lock(self) -> str:
+        """Lock the door."""
+        self.is_locked = True
+        return "locked"
+
+    def leave(self) -> str:
+        """Leave the house."""
+        self.has_left = True
+        return "left, locked" if self.is_locked else "left, open"
+
+
+def resident_lm(**kwargs):
+    """Return an agent that walks three rooms, locks the door where it reads the lesson just then, and leaves."""
+
+    def policy(turn):
+        if turn.step < 3:
+            return "walk", {"room": f"room {turn.step}"}
+        if turn.step == 3 and LESSON in turn.prompt:
+            return "lock", {}
+        if not any("left" in observation for observation in turn.observations):
+            return "leave", {}
+        return "finish", {}
+
+    return scripted_agent_lm(policy, **kwargs)
+
+
+def resident(house):
+    return dspy.ReAct("question -> answer", tools=[house.walk, house.lock, house.leave])
+
+
+def locked(house):
+    def metric(example, prediction, trace=None):
+        world = current_world(house)
+        return float(world.is_locked and world.has_left)
+
+    return metric
+
+
+class PlainEnvironment:
+    """What a user writes: one world, put back by hand."""
+
+    def __init__(self, house):
+        self.house = house
+
+    def reset(self, example):
+        self.restore(([], False, False))
+
+    def snapshot(self):
+        return list(self.house.log), self.house.is_locked, self.house.has_left
+
+    def restore(self, token):
+        log, self.house.is_locked, self.house.has_left = token
+        self.house.log = list(log)
+
+
+ENVIRONMENTS = {
+    "deepcopy": deepcopy_environment,
+    "re-execution": lambda house: reexecuting_environment(House),
+    "snapshots by hand": PlainEnvironment,
+}
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_the_lesson_helps_where_it_is_read_late_with_every_way_to_restore(name):
+    house = House()
+    with dspy.context(lm=resident_lm()):
+        trial = paired_trial(resident(house), RECURRING, EXAMPLE, locked(house), environment=ENVIRONMENTS[name](house))
+    assert (trial.status, trial.before, trial.after, trial.gain) == ("applied", 0.0, 1.0, 1.0)
+    assert (trial.kind, trial.site, trial.checkpoint) == ("matched_prefix", "tool:walk -> react", 2)
+    assert trial.features["visit"] == "recurring"
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_the_same_lesson_on_the_first_entry_changes_nothing(name):
+    house = House()
+    with dspy.context(lm=resident_lm()):
+        trial = paired_trial(resident(house), FIRST, EXAMPLE, locked(house), environment=ENVIRONMENTS[name](house))
+    assert (trial.status, trial.before, trial.after, trial.changes) == ("applied", 0.0, 0.0, ())
+    assert not trial.evidence.is_usable
+
+
+def test_recorded_observations_on_a_stateful_tool_are_caught_by_the_control_check():
+    house = House()
+    with dspy.context(lm=resident_lm()):
+        trial = paired_trial(resident(house), RECURRING, EXAMPLE, locked(house))
+    assert trial.status == "unresolved"
+    assert trial.before is None
+    assert trial.after is None
+    assert "control check" in trial.reason
+    assert "tool:walk" in trial.reason
+
+
+def test_neither_model_nor_tool_is_called_before_the_checkpoint():
+    calls = []
+
+    def ask(what: str) -> str:
+        """Ask."""
+        calls.append(what)
+        return f"about {what}"
+
+    lm = scripted_agent_lm(lambda turn: ("ask", {"what": f"n{turn.step}"}) if turn.step < 4 else ("finish", {}))
+    agent = dspy.ReAct("question -> answer", tools=[ask])
+    late = InstructionEdit(at=CallSite("tool:ask", "react"), text=LESSON, when=Rule.of(visit="late"))
+    with dspy.context(lm=lm):
+        (recording,) = record_runs(agent, [EXAMPLE], lambda gold, pred: 1.0, num_threads=1)
+        before, called = lm.engine.calls, len(calls)
+        trial = paired_trial(agent, late, EXAMPLE, lambda gold, pred: 1.0, recording=recording)
+    assert called == 4
+    assert len(calls) == 4
+    assert lm.engine.calls - before == 4
+    assert (trial.prefix.lm_calls, trial.parent.lm_calls, trial.edited.lm_calls) == (4, 2, 2)
+    assert trial.prefix.total_tokens > 0
+
+
+def test_a_failed_tool_call_in_the_prefix_is_replayed_as_it_was():
+    def ask(what: str) -> str:
+        """Ask."""
+        if what == "n1":
+            raise LookupError("no such thing")
+        return f"about {what}"
+
+    lm = scripted_agent_lm(lambda turn: ("ask", {"what": f"n{turn.step}"}) if turn.step < 4 else ("finish", {}))
+    agent = dspy.ReAct("question -> answer", tools=[ask])
+    late = InstructionEdit(at=CallSite("*", "react"), text=LESSON, when=Rule.of(visit="late"))
+    with dspy.context(lm=lm):
+        trial = paired_trial(agent, late, EXAMPLE, lambda gold, pred: 1.0)
+    assert (trial.status, trial.checkpoint, trial.reason) == ("applied", 8, "")
+
+
+def test_an_edge_that_is_never_entered_is_unreached_and_costs_no_arm():
+    house, lm = House(), resident_lm()
+    edit = InstructionEdit(at=CallSite("extract.predict", "react"), text=LESSON)
+    with dspy.context(lm=lm):
+        trial = paired_trial(resident(house), edit, EXAMPLE, locked(house), environment=deepcopy_environment(house))
+    assert (trial.status, trial.after) == ("unreached", None)
+    assert lm.engine.calls == trial.recording.lm_calls
+
+
+def test_a_rule_that_never_holds_is_skipped():
+    house = House()
+    edit = InstructionEdit(at=CallSite("*", "react"), text=LESSON, when=Rule.of(last_tool="lock"))
+    with dspy.context(lm=resident_lm()):
+        trial = paired_trial(resident(house), edit, EXAMPLE, locked(house), environment=deepcopy_environment(house))
+    assert (trial.status, trial.reason) == ("skipped", "the edge was entered, but the rule never held")
+
+
+def test_a_trial_from_the_start_runs_both_programs_and_carries_no_features():
+    house = House()
+    with dspy.context(lm=resident_lm()):
+        trial = paired_trial(
+            resident(house), RECURRING, EXAMPLE, locked(house), environment=deepcopy_environment(house), from_start=True
+        )
+    assert (trial.kind, trial.status, trial.gain, dict(trial.features)) == ("task_start", "applied", 1.0, {})
+    assert trial.prefix.lm_calls == trial.recording.lm_calls == 0
+
+
+def test_a_trial_from_the_start_that_never_reaches_the_edge_says_so():
+    edit = InstructionEdit(at=CallSite("extract.predict", "react"), text=LESSON)
+    house = House()
+    with dspy.context(lm=resident_lm()):
+        trial = paired_trial(
+            resident(house), edit, EXAMPLE, locked(house), environment=deepcopy_environment(house), from_start=True
+        )
+    assert trial.status == "unreached"
+
+
+def test_a_program_that_raises_in_the_edited_arm_is_a_scored_failed_attempt():
+    def reply(prompt, call_number):
+        return "nothing that can be parsed" if LESSON in prompt else chat_reply(answer="a")
+
+    edit = InstructionEdit(at=CallSite("START", "self"), text=LESSON)
+    with dspy.context(lm=scripted_lm(reply)):
+        trial = paired_trial(dspy.Predict("question -> answer"), edit, EXAMPLE, lambda gold, pred: 1.0)
+        unscored = paired_trial(
+            dspy.Predict("question -> answer"), edit, EXAMPLE, lambda gold, pred: 1.0, failure_score=None
+        )
+    assert (trial.status, trial.before, trial.after) == ("failed_attempt", 1.0, 0.0)
+    assert "AdapterParseError" in trial.reason
+    assert trial.evidence.is_usable
+    assert (unscored.status, unscored.before, unscored.after) == ("unresolved", None, None)
+
+
+def test_an_outage_in_one_arm_is_missing_on_both_sides_also_where_the_program_swallows_it():
+    def reply(prompt, call_number):
+        return LMRateLimitError("429", model="fake") if LESSON in prompt else chat_reply(answer="a")
+
+    class Stubborn(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.ask = dspy.Predict("question -> answer")
+
+        def forward(self, question):
+            try:
+                return self.ask(question=question)
+            except Exception:  # noqa: BLE001
+                return dspy.Prediction(answer="never mind")
+
+    edit = InstructionEdit(at=CallSite("START", "ask"), text=LESSON)
+    with dspy.context(lm=scripted_lm(reply)):
+        trial = paired_trial(Stubborn(), edit, EXAMPLE, lambda gold, pred: 0.0)
+    assert (trial.status, trial.before, trial.after) == ("unresolved", None, None)
+    assert "429" in trial.reason
+
+
+def test_a_metric_that_raises_is_missing_evidence_and_one_that_returns_nothing_is_an_error():
+    def picky(gold, pred):
+        raise ZeroDivisionError("no ground")
+
+    edit = InstructionEdit(at=CallSite("START", "self"), text=LESSON)
+    with dspy.context(lm=scripted_lm(lambda prompt, number: chat_reply(answer="a"))):
+        trial = paired_trial(dspy.Predict("question -> answer"), edit, EXAMPLE, picky)
+        with pytest.raises(MetricError, match="must return a number"):
+            paired_trial(dspy.Predict("question -> answer"), edit, EXAMPLE, lambda gold, pred: None)
+    assert trial.status == "unresolved"
+    assert "ZeroDivisionError" in trial.reason
+
+
+def test_the_metric_is_called_once_a_rollout():
+    calls = []
+
+    def metric(gold, pred):
+        calls.append(pred.answer)
+        return {"score": 1.0, "feedback": f"judged {pred.answer}"}
+
+    edit = InstructionEdit(at=CallSite("START", "self"), text=LESSON)
+    lm = scripted_lm(lambda prompt, number: chat_reply(answer="with" if LESSON in prompt else "without"))
+    with dspy.context(lm=lm):
+        trial = paired_trial(dspy.Predict("question -> answer"), edit, EXAMPLE, metric)
+    assert calls == ["without", "without", "with"]
+    assert trial.feedback == ("judged without", "judged with")
+
+
+def test_a_program_that_is_not_deterministic_diverges_and_is_never_scored():
+    ticks = iter(range(1000))
+
+    class Ticking(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = dspy.Predict("question -> plan")
+            self.second = dspy.Predict("plan -> answer")
+
+        def forward(self, question):
+            self.first(question=f"{question} at {next(ticks)}")
+            return self.second(plan="p")
+
+    edit = InstructionEdit(at=CallSite("first", "second"), text=LESSON)
+    lm = scripted_lm(lambda prompt, number: chat_reply(plan="p", answer="a"))
+    with dspy.context(lm=lm):
+        trial = paired_trial(Ticking(), edit, EXAMPLE, lambda gold, pred: 1.0)
+    assert (trial.status, trial.before) == ("unresolved", None)
+    assert "diverged" in trial.reason
+    assert "at 0" in trial.reason
+    assert "at 1" in trial.reason
+
+
+def test_a_world_that_does_not_repeat_itself_diverges_under_re_execution():
+    made = []
+
+    class Moody(House):
+        def __init__(self):
+            super().__init__()
+            made.append(self)
+            self.mood = len(made)
+
+        def walk(self, room: str) -> str:
+            """Walk to a room."""
+            return f"in {room}, mood {self.mood}"
+
+    house = Moody()
+    with dspy.context(lm=resident_lm()):
+        trial = paired_trial(
+            resident(house), RECURRING, EXAMPLE, locked(house), environment=reexecuting_environment(Moody)
+        )
+    assert trial.status == "unresolved"
+    assert "mood 2" in trial.reason
+    assert "mood 3" in trial.reason
+
+
+@pytest.mark.parametrize("fails_in", ["reset", "snapshot", "restore"])
+def test_an_environment_that_fails_leaves_the_trial_unresolved(fails_in):
+    class Broken(PlainEnvironment):
+        def __getattribute__(self, name):
+            if name == fails_in:
+                return self.broken
+            return super().__getattribute__(name)
+
+        def broken(self, *arguments):
+            raise RuntimeError("the world is on fire")
+
+    house = House()
+    with dspy.context(lm=resident_lm()):
+        trial = paired_trial(resident(house), RECURRING, EXAMPLE, locked(house), environment=Broken(house))
+    assert (trial.status, trial.before, trial.after) == ("unresolved", None, None)
+    assert "the world is on fire" in trial.reason
+
+
+def test_objects_that_cannot_be_copied_are_refused_before_any_run():
+    house = House()
+    house.lock_object = threading.Lock()
+    with pytest.raises(EnvironmentFault, match="deep-copyable"):
+        deepcopy_environment(house)
+
+
+def test_both_arms_share_a_rollout_id_and_another_pair_gets_another():
+    lm = scripted_lm(lambda prompt, number: chat_reply(answer=f"sample {number}"), cache=True, temperature=1.0)
+    edit = InstructionEdit(at=CallSite("START", "self"), text=LESSON)
+    program = dspy.Predict("question -> answer")
+
+    def ids(trial):
+        return [entry["kwargs"].get("rollout_id") for entry in lm.history]
+
+    with dspy.context(lm=lm):
+        (recording,) = record_runs(program, [EXAMPLE], lambda gold, pred: 1.0, num_threads=1)
+        first = paired_trial(program, edit, EXAMPLE, lambda g, p: 1.0, recording=recording, rollout_id=1)
+        second = paired_trial(program, edit, EXAMPLE, lambda g, p: 1.0, recording=recording, rollout_id=2)
+        calls = lm.engine.calls
+        again = paired_trial(program, edit, EXAMPLE, lambda g, p: 1.0, recording=recording, rollout_id=1)
+    assert calls == 5
+    assert lm.engine.calls == 5
+    assert ids(first)[:5] == [None, 1, 1, 2, 2]
+    assert (again.parent.lm_calls, again.parent.cached_calls) == (0, 1)
+    assert outcome(again) == outcome(first)
+    assert second.changes != first.changes
+
+
+def outcome(trial):
+    spent = ("seconds", "recording", "prefix", "parent", "edited")
+    return {name: value for name, value in trial.to_dict().items() if name not in spent}
+
+
+def test_samples_inside_one_program_stay_distinct_under_a_rollout_id():
+    program = dspy.BestOfN(dspy.Predict("question -> answer"), N=3, reward_fn=lambda a, p: 0.0, threshold=1.0)
+    lm = scripted_lm(lambda prompt, number: chat_reply(answer=f"sample {number}"), cache=True, temperature=1.0)
+    edit = InstructionEdit(at=CallSite("*", "module"), text=LESSON)
+    with dspy.context(lm=lm):
+        trial = paired_trial(program, edit, EXAMPLE, lambda gold, pred: 1.0)
+    assert lm.engine.calls == 9
+    assert trial.status == "applied"
+
+
+def test_no_rollout_id_is_sent_at_temperature_zero():
+    lm = scripted_lm(lambda prompt, number: chat_reply(answer="a"), cache=True, temperature=0)
+    edit = InstructionEdit(at=CallSite("START", "self"), text=LESSON)
+    with dspy.context(lm=lm):
+        paired_trial(dspy.Predict("question -> answer"), edit, EXAMPLE, lambda gold, pred: 1.0)
+    assert lm.engine.calls == 2
+
+
+def test_the_trial_of_a_program_with_edits_keeps_them_in_both_arms():
+    house = House()
+    old = InstructionEdit(at=CallSite("START", "react"), text="An older lesson.")
+    program = attach(resident(house), old)
+    lm = resident_lm()
+    with dspy.context(lm=lm):
+        trial = paired_trial(program, RECURRING, EXAMPLE, locked(house), environment=deepcopy_environment(house))
+    assert trial.gain == 1.0
+    assert program.evocue.edits == (old,)
+
+
+def test_the_program_and_its_world_are_as_before_after_a_trial():
+    house = House()
+    agent = resident(house)
+    with dspy.context(lm=resident_lm()):
+        paired_trial(agent, RECURRING, EXAMPLE, locked(house), environment=deepcopy_environment(house))
+    assert (house.log, house.is_locked, house.has_left) == ([], False, False)
+    assert {type(predictor) for predictor in agent.predictors()} == {dspy.Predict}
+    assert {type(tool) for tool in agent.tools.values()} == {dspy.Tool}
+    assert not [name for name in vars(agent.react) if "evocue" in name]
+
+
+def test_a_checkpoint_inside_a_fork_moves_back_to_the_fork():
+    class Fan(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.plan = dspy.Predict("question -> plan")
+            self.part = dspy.Predict("plan -> draft")
+            self.merge = dspy.Predict("draft -> answer")
+
+        def forward(self, question):
+            plan = self.plan(question=question).plan
+            pairs = [(self.part, {"plan": f"{plan} {index}"}) for index in range(4)]
+            drafts = dspy.Parallel(num_threads=4, disable_progress_bar=True)(pairs)
+            return self.merge(draft=" ".join(sorted(draft.draft for draft in drafts)))
+
+    def reply(prompt, number):
+        answer = "better" if "better" in prompt else "same"
+        return chat_reply(plan="p", draft="better" if LESSON in prompt else "draft", answer=answer)
+
+    lm = scripted_lm(reply)
+    inside = InstructionEdit(at=CallSite("plan", "part"), text=LESSON)
+    after = InstructionEdit(at=CallSite("JOIN", "merge"), text=LESSON)
+    metric = lambda gold, pred: float("better" in pred.answer)  # noqa: E731
+    with dspy.context(lm=lm):
+        in_fork = paired_trial(Fan(), inside, EXAMPLE, metric)
+        at_join = paired_trial(Fan(), after, EXAMPLE, metric)
+    assert (in_fork.status, in_fork.gain, in_fork.checkpoint) == ("applied", 1.0, 1)
+    assert (in_fork.prefix.lm_calls, in_fork.parent.lm_calls) == (1, 5)
+    assert (at_join.status, at_join.checkpoint) == ("applied", 5)
+    assert (at_join.prefix.lm_calls, at_join.parent.lm_calls) == (5, 1)
+
+
+def test_a_checkpoint_inside_a_tool_moves_back_to_the_tool_call():
+    helper = dspy.Predict("question -> draft")
+
+    class Delegating(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.helper = helper
+            self.agent = dspy.ReAct("question -> answer", tools=[self.delegate])
+
+        def delegate(self, what: str) -> str:
+            """Delegate."""
+            return self.helper(question=what).draft
+
+        def forward(self, question):
+            return self.agent(question=question)
+
+    def reply(prompt, number):
+        if "next_tool_name" in prompt:
+            tool = ("finish", "{}") if "observation_0" in prompt else ("delegate", '{"what": "w"}')
+            return chat_reply(next_thought="t", next_tool_name=tool[0], next_tool_args=tool[1])
+        if "[[ ## draft ## ]]" in prompt:
+            return chat_reply(draft="good" if LESSON in prompt else "bad")
+        return chat_reply(reasoning="r", answer="good" if "good" in prompt else "bad")
+
+    edit = InstructionEdit(at=CallSite("tool:delegate", "helper"), text=LESSON)
+    with dspy.context(lm=scripted_lm(reply)):
+        trial = paired_trial(Delegating(), edit, EXAMPLE, lambda gold, pred: float(pred.answer == "good"))
+    assert (trial.status, trial.gain, trial.checkpoint) == ("applied", 1.0, 1)
+    assert (trial.prefix.lm_calls, trial.parent.lm_calls) == (1, 3)
+
+
+def test_a_record_survives_json():
+    house = House()
+    with dspy.context(lm=resident_lm()):
+        trial = paired_trial(
+            resident(house), RECURRING, EXAMPLE, locked(house), environment=deepcopy_environment(house)
+        )
+    assert TrialRecord.from_dict(trial.to_dict()) == trial
+
+
+def test_a_recording_of_another_program_or_example_is_refused():
+    program = dspy.Predict("question -> answer")
+    other = dspy.Predict(dspy.Signature("question -> answer", "Other instructions."))
+    edit = InstructionEdit(at=CallSite("START", "self"), text=LESSON)
+    with dspy.context(lm=scripted_lm(lambda prompt, number: chat_reply(answer="a"))):
+        (recording,) = record_runs(program, [EXAMPLE], lambda gold, pred: 1.0, num_threads=1)
+        with pytest.raises(RecordingError, match="must be of this program"):
+            paired_trial(other, edit, EXAMPLE, lambda gold, pred: 1.0, recording=recording)
+        with pytest.raises(RecordingError, match="must be of this example"):
+            paired_trial(
+                program,
+                edit,
+                EXAMPLE.copy(question="else").with_inputs("question"),
+                lambda gold, pred: 1.0,
+                recording=recording,
+            )
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"program": "agent"}, TypeError, "must be a dspy.Module"),
+        ({"edit": InstructionEdit(at=CallSite("*", "planner"), text="x")}, CallSiteNotFoundError, "it has self"),
+        (
+            {"edit": InstructionEdit(at=CallSite("*", "self"), text="x", when=Rule.of(mood="good"))},
+            MissingFeatureError,
+            "mood, which nothing computes",
+        ),
+        ({"edit": ()}, ValueError, "at least one edit"),
+        ({"example": {"question": "q"}}, TypeError, "must be a dspy.Example"),
+        ({"example": dspy.Example(question="q")}, ValueError, "with_inputs"),
+        ({"metric": 1.0}, TypeError, "metric must be callable"),
+        ({"environment": House()}, TypeError, "reset, snapshot and restore"),
+    ],
+)
+def test_bad_input_is_refused_before_any_call(changed, error, message):
+    lm = scripted_lm(lambda prompt, number: chat_reply(answer="a"))
+    arguments = {
+        "program": dspy.Predict("question -> answer"),
+        "edit": InstructionEdit(at=CallSite("START", "self"), text=LESSON),
+        "example": EXAMPLE,
+        "metric": lambda gold, pred: 1.0,
+        **changed,
+    }
+    with dspy.context(lm=lm), pytest.raises(error, match=message):
+        paired_trial(**arguments)
+    assert lm.engine.calls == 0
+
+
+def test_a_feature_of_the_users_own_decides_where_the_edit_acts():
+    def room(state):
+        return str(state.last_arguments and state.last_arguments.get("room"))
+
+    house = House()
+    edit = InstructionEdit(at=CallSite("*", "react"), text=LESSON, when=Rule.of(room="room 2"))
+    with dspy.context(lm=resident_lm()):
+        trial = paired_trial(
+            resident(house), edit, EXAMPLE, locked(house), environment=deepcopy_environment(house), features=[room]
+        )
+    assert (trial.gain, trial.checkpoint, trial.features["room"]) == (1.0, 6, "room 2")
+
+
+def test_a_spent_budget_gets_through_the_agent_that_swallows_errors():
+    house = House()
+    with dspy.context(lm=resident_lm()), Meter(Budget(max_lm_calls=4)).installed(), pytest.raises(BudgetExhausted):
+        paired_trial(resident(house), RECURRING, EXAMPLE, locked(house), environment=deepcopy_environment(house))
