@@ -6,29 +6,20 @@ import argparse
 import logging
 import os
 import sys
+from typing import Any
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the demo; return the exit code."""
     options = _parser().parse_args(arguments)
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    from dspy_combee.demo.scripted import CAPACITY, scripted_models
-    from dspy_combee.demo.tour import TourOptions, run_tour
+    from dspy_combee.demo.tour import run_tour
     from dspy_combee.errors import CombeeError
 
     for name in ("dspy.teleprompt.gepa.gepa", "dspy.evaluate.evaluate"):
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
-        if options.fast:
-            print("This tour is SCRIPTED: no language model runs. The stand-in for the reflection model keeps")
-            print(f"{CAPACITY} rules a call, the stand-in for the task model follows the rules that it is given.\n")
-            task_lm, reflection_lm = scripted_models()
-            size = TourOptions(train=80, val=32, test=48, metric_calls=400, num_threads=8, log_dir=options.log_dir)
-        else:
-            task_lm, reflection_lm = _real_models(options)
-            size = TourOptions(
-                train=48, val=16, test=48, metric_calls=200, num_threads=options.threads, log_dir=options.log_dir
-            )
+        task_lm, reflection_lm, size = _scripted(options) if options.fast else _real(options)
         result = run_tour(task_lm, reflection_lm, size, print)
     except CombeeError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
@@ -42,13 +33,30 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _real_models(options: argparse.Namespace):  # noqa: ANN202 - two dspy.LM, which is not imported here
+def _scripted(options: argparse.Namespace) -> tuple[Any, Any, Any]:
+    from dspy_combee.demo.scripted import CAPACITY, scripted_models
+    from dspy_combee.demo.tour import TourOptions
+
+    print("This tour is SCRIPTED: no language model runs. The stand-in for the reflection model keeps")
+    print(f"{CAPACITY} rules a call, the stand-in for the task model follows the rules that it is given.\n")
+    size = TourOptions(train=80, val=32, test=48, metric_calls=400, num_threads=8, log_dir=options.log_dir)
+    return *scripted_models(), size
+
+
+def _real(options: argparse.Namespace) -> tuple[Any, Any, Any]:
+    from dspy_combee.demo.tour import TourOptions
     from dspy_combee.runtime.local_lm import resolve_lm
 
-    task_lm = resolve_lm(options.lm)
-    reflection_lm = resolve_lm(options.reflection_lm or options.lm)
+    try:
+        task_lm = resolve_lm(options.lm)
+        reflection_lm = resolve_lm(options.reflection_lm or options.lm)
+    except ValueError as error:
+        _parser().error(str(error))
     print(f"Task model: {task_lm.model}, reflection model: {reflection_lm.model}\n")
-    return task_lm, reflection_lm
+    size = TourOptions(
+        train=48, val=16, test=48, metric_calls=200, num_threads=options.threads, log_dir=options.log_dir
+    )
+    return task_lm, reflection_lm, size
 
 
 def _parser() -> argparse.ArgumentParser:
