@@ -26,6 +26,7 @@ from dspy_evocue.estimate import Estimate, estimate_run
 from dspy_evocue.features import FeatureFunction, FeatureSet
 from dspy_evocue.proposer import LMProposer, Proposer
 from dspy_evocue.report.result import EvoCUEResult
+from dspy_evocue.rounds.proposed_edits import edit_problems
 from dspy_evocue.rounds.run import LearnerRun
 from dspy_evocue.rounds.settings import LearnerSettings
 from dspy_evocue.rounds.tasks import TaskPools, split_tasks
@@ -63,6 +64,7 @@ class EvoCUE(Teleprompter):
         features: Sequence[FeatureFunction] = (),
         knowledge: str | Sequence[str] | None = None,
         max_cards: int = 4,
+        skills: bool = False,
         proposer: Proposer | None = None,
         failure_score: float | None = 0.0,
         perfect_score: float = 1.0,
@@ -90,7 +92,8 @@ class EvoCUE(Teleprompter):
             features: Functions of the state before a call, on which rules may test besides the built-in features.
             knowledge: Your own ideas, one text or several; the proposer reads them as untested evidence.
             max_cards: The most knowledge cards that are written from a round's episodes; 0 for none.
-            proposer: Where candidates come from; None for `LMProposer()`.
+            skills: Whether a candidate may be a skill: operations on what a predictor returns, each a model call.
+            proposer: Where candidates come from; None for an `LMProposer`.
             failure_score: The score of a run in which the program raised; None to leave it missing.
             perfect_score: The best score there is.
             budget: Limits on metric calls, model calls, tokens and dollars, all models together.
@@ -139,7 +142,8 @@ class EvoCUE(Teleprompter):
         self.features = FeatureSet(tuple(features)).own
         self.knowledge = _ideas(knowledge)
         self.max_cards = max_cards
-        self.proposer = proposer or LMProposer()
+        self.skills = skills
+        self.proposer = proposer or LMProposer(check=edit_problems)
         self.failure_score = failure_score
         self.perfect_score = perfect_score
         self.budget = budget or Budget()
@@ -232,6 +236,7 @@ class EvoCUE(Teleprompter):
             features=self.features,
             knowledge=self.knowledge,
             max_cards=self.max_cards,
+            skills=self.skills,
             failure_score=self.failure_score,
             perfect_score=self.perfect_score,
             budget=self.budget,

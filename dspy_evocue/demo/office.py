@@ -84,7 +84,8 @@ class OfficeDesk:
 def office_agent(desk: OfficeDesk, *, max_iters: int = 8) -> dspy.ReAct:
     """Return the agent: an ordinary `dspy.ReAct` program over the desk's tools."""
     tools = [desk.read_ticket, desk.book_room, desk.file_expense, desk.add_note, desk.close_ticket]
-    return dspy.ReAct("request -> answer", tools=tools, max_iters=max_iters)
+    signature: Any = "request -> answer"
+    return dspy.ReAct(signature, tools=tools, max_iters=max_iters)
 
 
 def office_environment(desk: OfficeDesk) -> ForkingEnvironment:
@@ -118,7 +119,7 @@ def office_tasks(count: int, *, seed: int = 0, plain_share: float = 0.25, shortc
         plain_share: How many of them have no expense, so that the convention does not matter.
         shortcuts: How many have their ticket's text in the request, so that everything is decided on the first entry.
     """
-    rng = random.Random(seed)  # noqa: S311
+    rng = random.Random(seed)
     plain = round(count * plain_share)
     kinds = ["plain"] * plain + ["shortcut"] * shortcuts + ["full"] * (count - plain - shortcuts)
     rng.shuffle(kinds)

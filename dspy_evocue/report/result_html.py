@@ -55,8 +55,8 @@ def _headline(result: EvoCUEResult) -> str:
     learned = f"{len(result.edits)} edits learned" if result.edits else "no edit inherited, the program is unchanged"
     error = f" ({result.error})" if result.error else ""
     return html.escape(
-        f"{learned}; {len(result.rounds)} rounds; {result.spend.metric_calls} scored runs, {result.spend.lm_calls} model "
-        f"calls, {result.spend.total_tokens} tokens; stopped because {REASONS[result.stop_reason]}{error}"
+        f"{learned}; {len(result.rounds)} rounds; {result.spend.metric_calls} scored runs, {result.spend.lm_calls} "
+        f"model calls, {result.spend.total_tokens} tokens; stopped because {REASONS[result.stop_reason]}{error}"
     )
 
 
@@ -88,7 +88,13 @@ def _round(one: Round, *, is_open: bool = False) -> str:
 
 def _spend(result: EvoCUEResult) -> str:
     rows: Sequence[tuple[str, ...]] = [
-        (name or "other", str(spend.metric_calls), str(spend.lm_calls), str(spend.cached_calls), str(spend.total_tokens))
+        (
+            name or "other",
+            str(spend.metric_calls),
+            str(spend.lm_calls),
+            str(spend.cached_calls),
+            str(spend.total_tokens),
+        )
         for name, spend in result.spend_by_stage.items()
     ]
     return table(("stage", "metric calls", "model calls", "from the cache", "tokens"), rows)

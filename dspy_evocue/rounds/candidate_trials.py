@@ -19,6 +19,7 @@ from dspy_evocue.memory import MemoryRecord, TrialMemory
 from dspy_evocue.proposal_checks import ProposedEdit
 from dspy_evocue.rounds.faults import fault_of
 from dspy_evocue.rounds.paid_steps import PaidSteps, Step
+from dspy_evocue.rounds.proposed_edits import edit_length
 from dspy_evocue.rounds.settings import LearnerSettings
 from dspy_evocue.rounds.tasks import Task
 from dspy_evocue.rules import FittedRule, fit_rule
@@ -178,7 +179,11 @@ class CandidateTrials:
         return should_stop("mean_gain", gains, planned, largest_gain=self.settings.largest_gain)
 
     def _fit(self, candidate: Candidate, trials: tuple[TrialRecord, ...], planned: int) -> TriedCandidate:
-        fitted = fit_rule([trial.evidence for trial in trials], features=self.plan.features.names)
+        fitted = fit_rule(
+            [trial.evidence for trial in trials],
+            features=self.plan.features.names,
+            edit_length=edit_length(candidate.edit),
+        )
         tried = TriedCandidate(candidate, trials, planned, fitted)
         self.memory.remember(
             MemoryRecord(

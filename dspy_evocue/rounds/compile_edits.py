@@ -1,6 +1,7 @@
 """Which of a round's passing edits are compiled together, and in which order.
 
-A later edit at a site replaces an earlier one. Pure. Combining two texts would be a new edit that nobody has tried, so it is not done here.
+A later edit at a site replaces an earlier one. Combining two texts would be a new edit that nobody has tried, so it is
+not done here. Pure.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from typing import Any
 
 from dspy_evocue.acceptance import for_run
 from dspy_evocue.artifact import Evolved, attach
-from dspy_evocue.edits import Edit, InstructionEdit
 from dspy_evocue.episodes import Recording, RunPlan, plan_runs, program_key
 from dspy_evocue.instrument import state_of
 from dspy_evocue.knowledge import untested_evidence
@@ -23,6 +22,7 @@ from dspy_evocue.rounds.candidate_trials import Candidate, CandidateTrials, Trie
 from dspy_evocue.rounds.compile_edits import CompiledEdits, compile_edits
 from dspy_evocue.rounds.confirmation import Confirmation
 from dspy_evocue.rounds.paid_steps import PaidSteps
+from dspy_evocue.rounds.proposed_edits import edit_of, edit_problems, operations_text
 from dspy_evocue.rounds.public_view import public_episode
 from dspy_evocue.rounds.reflection import Reflection
 from dspy_evocue.rounds.scoring import CountedMetric
@@ -109,6 +109,7 @@ class RoundRun:
             earlier=self._earlier(),
             tried=frozenset(edit.key for edit in self.tried_before),
             untested=untested,
+            operations=operations_text() if self.parts.settings.skills else "",
             max_candidates=self.parts.settings.candidates_per_round,
         )
 
@@ -123,8 +124,13 @@ class RoundRun:
         )
 
     def _take_down(self, proposals: Proposals) -> None:
-        self.proposed = proposals.candidates
+        # A proposer of the user's own need not have checked anything.
+        problems = [edit_problems(proposed) for proposed in proposals.candidates]
+        self.proposed = tuple(edit for edit, wrong in zip(proposals.candidates, problems, strict=True) if not wrong)
         refused = tuple((one.edit.text, " ".join(one.problems)) for one in proposals.rejected)
+        refused += tuple(
+            (edit.text, " ".join(wrong)) for edit, wrong in zip(proposals.candidates, problems, strict=True) if wrong
+        )
         self.record = replace(self.record, refused=refused)
         if proposals.failure:
             self._note(f"Nothing was proposed: {proposals.failure}.")
@@ -232,12 +238,6 @@ class RoundRun:
             features=settings.features,
             failure_score=settings.failure_score,
         )
-
-
-def edit_of(proposed: ProposedEdit) -> Edit:
-    """Return the edit that a proposal comes to while no rule is fitted to it."""
-    scope: Any = proposed.scope
-    return InstructionEdit(at=proposed.at, text=proposed.text, scope=scope)
 
 
 def used_sites(program: Any, recordings: Sequence[Recording]) -> tuple[SiteUse, ...]:

@@ -228,6 +228,7 @@ class LearnerRun:
             "features": [feature_name(function) for function in settings.features],
             "knowledge": list(settings.knowledge),
             "max_cards": settings.max_cards,
+            "skills": settings.skills,
             "failure_score": settings.failure_score,
             "perfect_score": settings.perfect_score,
         }

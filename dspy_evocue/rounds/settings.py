@@ -34,6 +34,8 @@ class LearnerSettings:
     features: tuple[FeatureFunction, ...]
     knowledge: tuple[str, ...]
     max_cards: int
+    skills: bool
+    """Whether candidates may be skills."""
     failure_score: float | None
     perfect_score: float
     budget: Budget
