@@ -26,7 +26,7 @@ from dspy_evocue.estimate import Estimate, estimate_run
 from dspy_evocue.features import FeatureFunction, FeatureSet
 from dspy_evocue.proposer import LMProposer, Proposer
 from dspy_evocue.report.result import EvoCUEResult
-from dspy_evocue.rounds.proposed_edits import edit_problems
+from dspy_evocue.rounds.proposed_edits import skill_problems
 from dspy_evocue.rounds.run import LearnerRun
 from dspy_evocue.rounds.settings import LearnerSettings
 from dspy_evocue.rounds.tasks import TaskPools, split_tasks
@@ -143,7 +143,7 @@ class EvoCUE(Teleprompter):
         self.knowledge = _ideas(knowledge)
         self.max_cards = max_cards
         self.skills = skills
-        self.proposer = proposer or LMProposer(check=edit_problems)
+        self.proposer = proposer or LMProposer(check=skill_problems)
         self.failure_score = failure_score
         self.perfect_score = perfect_score
         self.budget = budget or Budget()

@@ -6,9 +6,10 @@ results, the spend of each step, what an interrupt, a spent budget or an outage 
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from dspy_combee.errors import BudgetExhausted, CombeeError
@@ -53,6 +54,7 @@ class PaidSteps:
         self._num_threads = num_threads
         self._progress = progress
         self._faults = FaultWatch()
+        self._held_back: list[Callable[[], None]] = []
         self._lock = threading.Lock()
         self._reserved = 0
 
@@ -70,8 +72,8 @@ class PaidSteps:
     ) -> list[Result]:
         """Return one result a step, in their order.
 
-        Steps that failed because the model did not answer are kept only when the stage ends without an outage, so
-        that a run resumed after one tries them again.
+        Steps that failed because the model did not answer are kept only once it has answered again, so that a run
+        resumed after an outage tries them again.
 
         Args:
             stage: Named in the progress bar and in the account.
@@ -94,15 +96,42 @@ class PaidSteps:
             tqdm(total=len(todo), desc=stage, unit="step", leave=False, disable=not self._progress) as bar,
             self._meter.stage(_account(stage)),
         ):
-            stage_run = _StageRun(steps, todo, results, self._faults, missing, bar)
+            stage_run = _StageRun(steps, todo, results, self, missing, bar)
             try:
                 ThreadExecutor(self._num_threads).run(
                     self._paid, [steps[index] for index in todo], on_done=stage_run.take
                 )
             except _Stopped as stopped:
                 raise stopped.__cause__ or stopped from None
-            stage_run.settle()
         return [results[index] for index in range(len(steps))]
+
+    def account(
+        self, step: Step[Result], result: Result, spend: Spend, missing: str | None, of_stage: int
+    ) -> CombeeError | None:
+        """Keep what a step gave, or hold it back; return the error that ends the run, if it is time.
+
+        Args:
+            step: The step.
+            result: What it gave.
+            spend: What it took.
+            missing: Why it has no score; empty when it has one, None when steps of its kind have none.
+            of_stage: How many steps its stage has.
+        """
+        if fault_of(missing or "") == "model":
+            self._held_back.append(functools.partial(step.keep, result, spend))
+        else:
+            step.keep(result, spend)
+        if missing is None:
+            return None
+        if not missing:
+            self.keep_the_rest()
+        return self._faults.observe(missing, of_stage=of_stage)
+
+    def keep_the_rest(self) -> None:
+        """Keep the failures that were held back: there is no outage, or the run has ended without one."""
+        while self._held_back:
+            self._held_back[0]()
+            self._held_back.pop(0)
 
     def _paid(self, step: Step[Result]) -> tuple[Result, Spend]:
         meter = Meter()
@@ -135,10 +164,9 @@ class _StageRun(Generic[Result]):
     steps: Sequence[Step[Result]]
     todo: Sequence[int]
     results: dict[int, Result]
-    faults: FaultWatch
+    paid: PaidSteps
     missing: Callable[[Result], str] | None
     bar: Any
-    held_back: list[tuple[Step[Result], Result, Spend]] = field(default_factory=list)
 
     def take(self, outcome: Outcome[tuple[Result, Spend]]) -> None:
         if outcome.value is None:
@@ -147,23 +175,12 @@ class _StageRun(Generic[Result]):
         if index in self.results:
             return  # an interrupt struck while it was taken the first time
         result, spend = outcome.value
-        reason = "" if self.missing is None else self.missing(result)
-        if fault_of(reason) == "model":
-            self.held_back.append((self.steps[index], result, spend))
-        else:
-            self.steps[index].keep(result, spend)
+        reason = None if self.missing is None else self.missing(result)
+        error = self.paid.account(self.steps[index], result, spend, reason, of_stage=len(self.todo))
         self.results[index] = result
         self.bar.update()
-        error: CombeeError | None = None
-        if self.missing is not None:
-            error = self.faults.observe(reason, of_stage=len(self.todo))
         if error is not None:
             raise _Stopped(str(error)) from error
-
-    def settle(self) -> None:
-        """Keep what was held back."""
-        for step, result, spend in self.held_back:
-            step.keep(result, spend)
 
 
 def _account(stage: str) -> str:

@@ -21,7 +21,8 @@ def edit_of(proposed: ProposedEdit) -> Edit:
     """
     scope: Any = proposed.scope
     if proposed.skill is None:
-        return InstructionEdit(at=proposed.at, text=proposed.text, scope=scope)
+        at: Any = proposed.at[0] if len(proposed.at) == 1 else proposed.at
+        return InstructionEdit(at=at, text=proposed.text, scope=scope)
     from dspy_evocue.control.skill_edit import SkillEdit
     from dspy_evocue.control.skills import operation_from_dict
 
@@ -43,8 +44,6 @@ def edit_of(proposed: ProposedEdit) -> Edit:
 
 def edit_problems(proposed: ProposedEdit) -> tuple[str, ...]:
     """Return why a proposal comes to no edit, as sentences for its author; empty when it does."""
-    if not proposed.at or (proposed.skill is None and not proposed.text.strip()):
-        return ()  # the proposer's own checks say so
     from dspy_evocue.control.errors import SkillError
 
     try:
@@ -53,6 +52,11 @@ def edit_problems(proposed: ProposedEdit) -> tuple[str, ...]:
         text = str(error)
         return (f"{text[:1].upper()}{text[1:].rstrip('.')}.",)
     return ()
+
+
+def skill_problems(proposed: ProposedEdit) -> tuple[str, ...]:
+    """Return what is wrong with a proposal's skill; of an instruction, `LMProposer` finds the problems by itself."""
+    return () if proposed.skill is None or not proposed.at else edit_problems(proposed)
 
 
 def edit_length(edit: Edit) -> int:

@@ -109,6 +109,11 @@ class LearnerRun:
 
     def _rounds(self) -> StopReason:
         parts = self._parts()
+        reason = self._run_rounds(parts)
+        parts.paid.keep_the_rest()
+        return reason
+
+    def _run_rounds(self, parts: RoundParts) -> StopReason:
         fruitless = 0
         for number in range(1, self._settings.max_rounds + 1):
             current = self._current = RoundRun(parts, self._program, number, tuple(self._tried), self._hypotheses())
