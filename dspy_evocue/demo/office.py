@@ -90,7 +90,7 @@ def office_agent(desk: OfficeDesk, *, max_iters: int = 8) -> dspy.ReAct:
 
 def office_environment(desk: OfficeDesk) -> ForkingEnvironment:
     """Return the environment that gives every run a desk of its own, with its task's ticket on it."""
-    return deepcopy_environment(desk, reset=_lay_out)
+    return deepcopy_environment(desk, reset=lay_out)
 
 
 def office_metric(desk: OfficeDesk) -> Any:
@@ -148,7 +148,7 @@ def _task(number: str, kind: str, rng: random.Random) -> dspy.Example:
     ).with_inputs("request")
 
 
-def _lay_out(desk: OfficeDesk, example: Any) -> None:
+def lay_out(desk: OfficeDesk, example: Any) -> None:
     """Put one ticket on an empty desk."""
     desk.tickets = {example.number: Ticket(example.number, example.text)}
     desk.bookings = []
