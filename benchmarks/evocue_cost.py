@@ -55,7 +55,7 @@ def checkpoints(tasks: list[dspy.Example]) -> None:
 
 def early_stopping() -> None:
     """Print what whole runs save on candidates that help, do nothing and harm."""
-    print("\n| candidate | tasks solved without it | inherited | trials run of planned | confirmation pairs run of planned | scored runs |")
+    print("\n| candidate | tasks solved without it | inherited | trials run | confirmation pairs run | scored runs |")
     print("|---|---|---|---|---|---|")
     for name, text, share in (("helps", LESSON, 0.4), ("does nothing", NOTHING, 0.4), ("harms", HASTE, 0.8)):
         desk = OfficeDesk()

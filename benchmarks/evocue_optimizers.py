@@ -64,7 +64,9 @@ def settled(example: object, prediction: object, trace: object = None, *rest: ob
     return float(getattr(prediction, "settled", 0.0))
 
 
-def settled_five(gold: object, pred: object, trace: object, pred_name: object, pred_trace: object) -> dspy.Prediction:
+def settled_five(
+    gold: object, pred: object, trace: object = None, pred_name: object = None, pred_trace: object = None
+) -> dspy.Prediction:
     score = settled(gold, pred)
     return dspy.Prediction(score=score, feedback="" if score else "The ticket is not settled.")
 
