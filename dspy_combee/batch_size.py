@@ -1,8 +1,9 @@
 """The dynamic batch-size controller: profile, fit, take the plateau (Combee, section 3.3).
 
-One iteration is timed at each candidate size; `T(b) = A * b ** -alpha` is fitted to the delay of an epoch in log-log
-space; the pick is the largest batch whose next example still saves `tau`: `(alpha * A / tau) ** (1 / (alpha + 1))`.
-Pure: states are frozen, nothing here runs or waits.
+One iteration is timed at each candidate size; `T(b) = A * b ** -alpha`, bent where the profile bends
+(`dspy_combee.delay_curve`), is fitted to the delay of an epoch in log-log space; the pick is the largest batch whose
+next example still saves `tau`: `(alpha * A / tau) ** (1 / (alpha + 1))`. Pure: states are frozen, nothing here runs or
+waits.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 
+from dspy_combee.delay_curve import SMALLEST_FALL, DelayCurve, fit_delay_curve, plain_power_law
+
 DEFAULT_CANDIDATES = (4, 8, 16, 32, 64)
-MINIMUM_R_SQUARED = 0.8
+MINIMUM_R_SQUARED = 0.6
 """A fit that explains less of the log delay than this is not used."""
-WORTHWHILE_DROP = 0.05
-"""A larger batch that shortens the epoch by less than this fraction is past the knee."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class DelayFit:
     """The fitted delay curve and the pick that follows from it."""
 
     batch_size: int
-    """The pick."""
+    """The pick; never below the smallest profiled size."""
     amplitude: float
     """`A`: the fitted delay at batch size 1, in seconds a train example of an epoch; NaN without a fit."""
     alpha: float
@@ -55,6 +56,10 @@ class DelayFit:
     """Whether the smallest profiled batch stands in for a poor or degenerate fit."""
     reason: str
     """In words: how the pick came about."""
+    curve: DelayCurve | None = None
+    """The whole curve; None without a fit."""
+    profile: tuple[Observation, ...] = ()
+    """What the fit stands on: the median iteration of each profiled size, by size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ class BatchSizeController:
     Args:
         candidates: The sizes to profile, ascending, one iteration each. Those above `cap` are left out.
         tau: What one more example in the batch must save to be worth it, as a fraction of the epoch's delay at the
-            smallest profiled size. Relative, so that it does not depend on the speed of the model.
+            smallest profiled size as fitted. Relative, so that it does not depend on the speed of the model.
         cap: The largest size ever picked (train set, budget); None means no cap.
         num_threads: How many rollouts run at once. The fit is not extrapolated past the larger of this and the
             largest profiled size: beyond it rollouts queue and the curve bends.
@@ -122,64 +127,58 @@ class BatchSizeController:
 
     def fit(self, state: ControllerState) -> DelayFit:
         """Fit the delay curve to the profiled candidates and say what follows."""
-        delays = self._epoch_delays(state)
+        profile = self._profile(state)
+        delays = {one.batch_size: one.seconds / one.batch_size for one in profile}
         if len(delays) < 3:
-            return self._fallback(delays, f"{len(delays)} sizes could be timed, a fit needs 3")
-        sizes = sorted(delays)
-        knee = _observed_knee(sizes, delays)
-        logs = [math.log(size) for size in sizes], [math.log(delays[size]) for size in sizes]
-        slope, intercept = statistics.linear_regression(*logs)
-        alpha, amplitude = -slope, math.exp(intercept)
-        r_squared = _r_squared(*logs, slope, intercept)
-        if alpha <= 0:
-            return self._fallback(delays, f"larger batches were not faster (alpha = {alpha:.2f})", r_squared)
-        if r_squared < MINIMUM_R_SQUARED and knee is None:
-            return self._fallback(delays, f"the fit explains too little (R^2 = {r_squared:.2f})", r_squared)
-        tau_seconds = self.tau * delays[sizes[0]]
-        plateau = (alpha * amplitude / tau_seconds) ** (1 / (alpha + 1))
-        batch_size, reason = self._bounded(plateau, sizes, knee)
-        return DelayFit(batch_size, amplitude, alpha, r_squared, plateau, is_fallback=False, reason=reason)
+            return self._fallback(profile, f"{len(delays)} sizes could be timed, a fit needs 3")
+        curve = fit_delay_curve(delays)
+        straight = plain_power_law(delays) if curve.shape == "flat" else curve
+        if straight.alpha < SMALLEST_FALL:
+            why = f"larger batches were not faster (alpha = {straight.alpha:.2f})"
+            return self._fallback(profile, why, straight.r_squared)
+        if curve.shape == "flat" or curve.r_squared < MINIMUM_R_SQUARED:
+            why = f"the fit explains too little (R^2 = {straight.r_squared:.2f})"
+            return self._fallback(profile, why, straight.r_squared)
+        # The fitted delay, not the timed one: a single slow iteration would move the pick twice.
+        plateau = curve.plateau(self.tau * curve.delay_at(min(delays)))
+        batch_size, reason = self._bounded(plateau, curve, list(delays))
+        return DelayFit(
+            batch_size,
+            curve.amplitude,
+            curve.alpha,
+            curve.r_squared,
+            plateau,
+            is_fallback=False,
+            reason=reason,
+            curve=curve,
+            profile=profile,
+        )
 
     def _next_candidate(self, state: ControllerState) -> int | None:
         seen = {observation.batch_size for observation in state.observations} | set(state.skipped)
         return next((size for size in self.candidates if size not in seen), None)
 
-    def _epoch_delays(self, state: ControllerState) -> dict[int, float]:
-        """Return seconds a train example of an epoch by size: the median iteration divided by its batch size."""
-        return {
-            size: statistics.median(seen) / size
+    def _profile(self, state: ControllerState) -> tuple[Observation, ...]:
+        """Return the median iteration of each candidate that was timed, by size."""
+        return tuple(
+            Observation(size, statistics.median(seen))
             for size in self.candidates
             if (seen := [o.seconds for o in state.observations if o.batch_size == size])
-        }
+        )
 
-    def _bounded(self, plateau: float, sizes: list[int], knee: int | None) -> tuple[int, str]:
-        bounds = {"the plateau of the fit": plateau}
-        if knee is not None:
-            bounds["the largest profiled batch that still shortened the epoch"] = knee
+    def _bounded(self, plateau: float, curve: DelayCurve, sizes: list[int]) -> tuple[int, str]:
+        is_kink = curve.shape == "kink" and plateau == curve.kink
+        name = "the largest batch that still shortened the epoch" if is_kink else "the plateau of the fit"
+        bounds = {name: plateau}
         if self.num_threads is not None:
             bounds["the range that the threads and the profile cover"] = max(self.num_threads, sizes[-1])
         if self.cap is not None:
             bounds["the cap"] = self.cap
         reason = min(bounds, key=lambda name: bounds[name])
-        return max(1, math.floor(min(bounds[reason], 1e9))), reason
+        return max(sizes[0], math.floor(min(bounds[reason], 1e9) + 1e-6)), reason
 
-    def _fallback(self, delays: dict[int, float], why: str, r_squared: float = math.nan) -> DelayFit:
-        size = min(delays, default=self.candidates[0])
+    def _fallback(self, profile: tuple[Observation, ...], why: str, r_squared: float = math.nan) -> DelayFit:
+        size = profile[0].batch_size if profile else self.candidates[0]
         reason = f"{why}: falling back to the smallest profiled batch, {size}"
-        return DelayFit(size, math.nan, math.nan, r_squared, math.nan, is_fallback=True, reason=reason)
-
-
-def _observed_knee(sizes: list[int], delays: dict[int, float]) -> int | None:
-    """Return the size after which no profiled batch was faster by a worthwhile fraction; None if the last one was."""
-    best = sizes[0]
-    for size in sizes[1:]:
-        if delays[size] < delays[best] * (1 - WORTHWHILE_DROP):
-            best = size
-    return None if best == sizes[-1] else best
-
-
-def _r_squared(xs: list[float], ys: list[float], slope: float, intercept: float) -> float:
-    mean = statistics.fmean(ys)
-    total = sum((y - mean) ** 2 for y in ys)
-    residual = sum((y - (intercept + slope * x)) ** 2 for x, y in zip(xs, ys, strict=True))
-    return 1.0 if total == 0 else 1 - residual / total
+        nothing = math.nan
+        return DelayFit(size, nothing, nothing, r_squared, nothing, is_fallback=True, reason=reason, profile=profile)

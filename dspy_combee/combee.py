@@ -134,7 +134,7 @@ class Combee(Teleprompter):
         self.progress = progress
         self.last_result: CombeeResult | None = None
 
-    def compile(
+    def compile(  # pyright: ignore[reportIncompatibleMethodOverride]  # unknown arguments raise
         self,
         student: dspy.Module,
         *,
@@ -157,6 +157,7 @@ class Combee(Teleprompter):
             ResumeMismatchError: `log_dir` belongs to another run.
             KeyboardInterrupt: the run was interrupted; what it has found is on `last_result`.
         """
+        self.last_result = None
         train, val = self._checked(student, trainset, teacher, valset)
         from dspy_combee.learners.gepa_run import GepaRun
 
@@ -227,5 +228,6 @@ class Combee(Teleprompter):
 
 
 def _check_base(base: Any) -> None:
-    if not isinstance(base, dspy.GEPA):
+    gepa: Any = dspy.GEPA
+    if not isinstance(base, gepa):
         raise TypeError(f"base must be a dspy.GEPA, got {type(base).__name__}")

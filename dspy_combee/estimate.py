@@ -35,7 +35,7 @@ class Estimate:
 
 
 def estimate_gepa(
-    base: dspy.GEPA,
+    base: Any,
     settings: RunSettings,
     student: dspy.Module,
     trainset: Sequence[dspy.Example],
@@ -46,10 +46,10 @@ def estimate_gepa(
     GEPA looks at its limit between iterations only, so one iteration (a batch for parent and child, and a validation)
     may run past it when batches are small; larger ones are cut to what is left.
     """
-    from dspy_combee.learners.batch_control import controller_within
+    from dspy_combee.learners.batch_control import controller_within, fixed_size_within
     from dspy_combee.learners.gepa import metric_call_limit
-    from dspy_combee.learners.gepa_records import SMALL_BATCH
     from dspy_combee.runtime.execution.threads import default_num_workers
+    from dspy_combee.scan import SMALL_BATCH
 
     val_size = len(valset) if valset is not None else len(trainset)
     limit = metric_call_limit(base, student, len(trainset), len(valset) if valset is not None else None)
@@ -61,11 +61,15 @@ def estimate_gepa(
         metric_calls=limit,
         num_threads=base.num_threads or default_num_workers(),
     )
-    smallest = controller.candidates[0] if settings.batch_size is None else min(settings.batch_size, len(trainset))
-    largest = (controller.cap or smallest) if settings.batch_size is None else smallest
+    if settings.batch_size is None:
+        smallest, largest = controller.candidates[0], controller.cap or controller.candidates[-1]
+    else:
+        smallest = largest = fixed_size_within(
+            settings.batch_size, train_size=len(trainset), metric_calls=limit, val_size=val_size
+        )
     # A skipped iteration costs the parent's batch only, and makes no aggregation call.
     iterations = max(0, -(-(limit - val_size) // smallest))
-    in_flight = 2 * smallest + val_size if smallest <= SMALL_BATCH else val_size
+    in_flight = 2 * smallest + val_size if largest <= SMALL_BATCH else val_size
     metric_calls = max(limit, val_size) + in_flight
     components = len(student.named_predictors()) if base.component_selector != "round_robin" else 1
     most = max(settings.aggregation.calls_for(size) for size in range(1, largest + 1))
@@ -79,7 +83,7 @@ def estimate_gepa(
         reasons=(
             f"{limit} metric calls allowed, at most {in_flight} more in flight when the limit is reached",
             f"batches of {smallest} to {largest} examples, {val_size} validation examples",
-            "repeated calls after failures are not included",
+            "calls repeated after failures, and calls split for the length of their records, are not included",
         ),
     )
 

@@ -81,7 +81,7 @@ def example_key(example: dspy.Example) -> str:
 
 def _stable_text(value: Any) -> str:
     dump = getattr(value, "model_dump_json", None)
-    text = dump() if callable(dump) else str(value)
+    text = str(dump() if callable(dump) else value)
     return text if " at 0x" not in text else type(value).__name__
 
 

@@ -6,11 +6,12 @@ here: a lesson goes only into another one that says all of it, and whatever no o
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from dspy_combee.specifics import contains_rule, lost_specifics, polarity_words, similarity, specific_tokens
+from dspy_combee.specifics import contains_rule, lost_specifics, polarity_words
+from dspy_combee.twins import TwinIndex
 
 OPENING = "<learned_lessons>"
 CLOSING = "</learned_lessons>"
@@ -78,21 +79,19 @@ def merge_in_code(lessons: Iterable[Lesson]) -> tuple[Lesson, ...]:
     """Fold lessons into others that say all they say; first appearance decides the order.
 
     Two lessons become one when one contains the other, or when they came from the same record, share their specific
-    tokens and most of their words (two readings of one reflection), or are the same but for word order and filler.
+    tokens and most of their words (two readings of one reflection), or are the same but for filler.
     Of the two the fuller text stays and the record ids are joined.
     """
     kept: list[Lesson] = []
-    by_token: dict[str, list[int]] = defaultdict(list)
+    index = TwinIndex()
     for lesson in lessons:
-        index = _find_twin(lesson, kept, by_token)
-        if index is None:
+        number = index.find(lesson.text, lesson.record_ids)
+        if number is None:
+            number = len(kept)
             kept.append(lesson)
-            index = len(kept) - 1
         else:
-            kept[index] = _fold(kept[index], lesson)
-        for token in _keys(kept[index].text):
-            if index not in by_token[token]:
-                by_token[token].append(index)
+            kept[number] = _fold(kept[number], lesson)
+        index.put(number, kept[number].text, kept[number].record_ids)
     return tuple(kept)
 
 
@@ -116,13 +115,15 @@ def fit_lessons(lessons: Sequence[Lesson], max_chars: int | None) -> tuple[tuple
 
     The least supported go first (fewest records), among equals the latest; lessons are never cut inside.
     """
-    if max_chars is None or len(render_block(lessons)) <= max_chars:
+    chars = len(render_block(lessons))
+    if max_chars is None or chars <= max_chars:
         return tuple(lessons), ()
-    by_support = sorted(range(len(lessons)), key=lambda index: (len(lessons[index].record_ids), -index))
+    under = Counter(lesson.heading for lesson in lessons)
     kept = set(range(len(lessons)))
-    for index in by_support:
+    for index in sorted(kept, key=lambda index: (len(lessons[index].record_ids), -index)):
         kept.discard(index)
-        if len(render_block([lessons[i] for i in sorted(kept)])) <= max_chars:
+        chars -= _line_chars(lessons[index], under)
+        if chars <= max_chars or not kept:
             break
     return (
         tuple(lessons[index] for index in sorted(kept)),
@@ -170,6 +171,13 @@ def split_instruction(instruction: str) -> tuple[str, tuple[Lesson, ...]]:
 def one_line(text: str) -> str:
     """Return the text with line breaks and runs of white space folded into single spaces."""
     return " ".join(text.split())
+
+
+def _line_chars(lesson: Lesson, under: Counter[str]) -> int:
+    """Return by how much a rendered block shrinks without the lesson; its heading goes with the last one under it."""
+    under[lesson.heading] -= 1
+    heading = len(f"# {lesson.heading}\n") if lesson.heading and not under[lesson.heading] else 0
+    return len(f"- {lesson.text}\n") + heading
 
 
 def _apply_one(standing: dict[int, Lesson], operation: Operation) -> str:
@@ -226,29 +234,9 @@ def _apply_merge(standing: dict[int, Lesson], merge: Merge) -> str:
     return ""
 
 
-def _find_twin(lesson: Lesson, kept: list[Lesson], by_token: dict[str, list[int]]) -> int | None:
-    nearby = dict.fromkeys(index for token in sorted(_keys(lesson.text)) for index in by_token.get(token, ()))
-    return next((index for index in nearby if _is_twin(kept[index], lesson)), None)
-
-
-def _keys(text: str) -> frozenset[str]:
-    """Return what two twins are sure to share: their specific tokens; the whole text where it has none."""
-    return specific_tokens(text) or frozenset({""})
-
-
-def _is_twin(one: Lesson, other: Lesson) -> bool:
-    if contains_rule(one.text, other.text) or contains_rule(other.text, one.text):
-        return True
-    if specific_tokens(one.text) != specific_tokens(other.text) or polarity_words(one.text) != polarity_words(
-        other.text
-    ):
-        return False
-    alike = similarity(one.text, other.text)
-    same_record = bool(set(one.record_ids) & set(other.record_ids))
-    return alike >= (0.5 if same_record else 0.85)
-
-
 def _fold(one: Lesson, other: Lesson) -> Lesson:
+    if one.text == other.text:
+        return _with_ids(one, other)
     fuller = other if contains_rule(other.text, one.text) or len(other.text) > len(one.text) else one
     if contains_rule(one.text, other.text):
         fuller = one

@@ -6,6 +6,7 @@ rollout: its score and its feedback belong together.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import math
@@ -60,6 +61,7 @@ class MetricCall:
         self._perfect_score = perfect_score
         self._lock = threading.RLock()
         self._is_proven = False
+        self._failure: MetricError | None = None
         self._warned_above_perfect = False
 
     def __call__(
@@ -70,7 +72,7 @@ class MetricCall:
         pred_name: str | None = None,
         pred_trace: Any = None,
         *,
-        example_index: int | None = None,
+        where: str = "",
     ) -> Score:
         """Score one prediction.
 
@@ -80,20 +82,26 @@ class MetricCall:
             trace: DSPy's trace of the run, or None.
             pred_name: The predictor that feedback is wanted for, or None.
             pred_trace: The part of the trace that belongs to it, or None.
-            example_index: Named in errors.
+            where: The example's name for errors, such as `trainset[3]`.
 
         Raises:
-            MetricError: the metric returned something that is not a finite score.
+            MetricError: the metric returned something that is not a finite score, now or in its first call.
             Exception: whatever the metric raised.
         """
         values = (gold, pred, trace, pred_name, pred_trace)[: self.accepts]
-        if not self._is_proven:
-            with self._lock:
-                return self._scored_result(self.metric(*values), example_index)
-        return self._scored_result(self.metric(*values), example_index)
+        if self._is_proven:
+            return self._scored_result(self.metric(*values), where)
+        with self._lock:
+            if self._failure is not None:
+                raise self._failure
+            try:
+                return self._scored_result(self.metric(*values), where)
+            except MetricError as error:
+                self._failure = None if self._is_proven else error
+                raise
 
-    def _scored_result(self, result: Any, example_index: int | None) -> Score:
-        score = read_score(result, metric_name=self.name, example_index=example_index)
+    def _scored_result(self, result: Any, where: str) -> Score:
+        score = read_score(result, metric_name=self.name, where=where)
         with self._lock:
             self._is_proven = True
             if score.value > self._perfect_score and not self._warned_above_perfect:
@@ -108,7 +116,25 @@ class MetricCall:
         return score
 
 
-def read_score(result: Any, *, metric_name: str, example_index: int | None = None) -> Score:
+def five_argument_metric(metric: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a metric of two or three arguments in the form that `dspy.GEPA` asks for; one of five as it is.
+
+    Raises:
+        TypeError: the metric is not callable, or takes another number of arguments.
+    """
+    call = MetricCall(metric)
+    if call.accepts == len(ARGUMENTS):
+        return metric
+
+    @functools.wraps(metric)
+    def with_five(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+        return metric(*(gold, pred, trace)[: call.accepts])
+
+    del with_five.__wrapped__  # its signature is what the caller looks at
+    return with_five
+
+
+def read_score(result: Any, *, metric_name: str, where: str = "") -> Score:
     """Read a metric's result: a number, a bool, or a `dspy.Prediction` or dict with `score` and maybe `feedback`.
 
     Raises:
@@ -116,15 +142,15 @@ def read_score(result: Any, *, metric_name: str, example_index: int | None = Non
     """
     value, feedback = _split(result)
     number = _as_number(value)
-    where = "" if example_index is None else f" for example {example_index}"
+    place = f" for {where}" if where else ""
     if number is None:
         kind = type(result).__name__ if value is result else f"{type(result).__name__} with a {type(value).__name__}"
         raise MetricError(
             f"metric {metric_name} must return a number, or a dspy.Prediction or dict with a numeric 'score' "
-            f"and an optional 'feedback'; got {kind}{where}: {result!r:.200}"
+            f"and an optional 'feedback'; got {kind}{place}: {result!r:.200}"
         )
     if not math.isfinite(number):
-        raise MetricError(f"metric {metric_name} must return a finite score, got {number}{where}")
+        raise MetricError(f"metric {metric_name} must return a finite score, got {number}{place}")
     text = "" if feedback is None else str(feedback)
     return Score(number, text, has_feedback=feedback is not None, raw=result)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -96,20 +97,23 @@ def longest_shared_span(text: str, training_texts: Iterable[str], *, minimum: in
         minimum: The fewest characters that count.
     """
     words = text.split()
+    places: dict[str, list[int]] = defaultdict(list)
+    for position, word in enumerate(words):
+        places[word].append(position)
     longest = ""
     for training_text in training_texts:
-        longest = max(longest, _longest_common_words(words, training_text.split()), key=len)
+        longest = max(longest, _longest_common_words(words, places, training_text.split()), key=len)
     return longest if len(longest) >= minimum else ""
 
 
-def _longest_common_words(one: Sequence[str], other: Sequence[str]) -> str:
-    best_end, best_length = 0, 0
-    lengths = [0] * (len(other) + 1)
-    for index, word in enumerate(one, start=1):
-        previous = 0
-        for position, candidate in enumerate(other, start=1):
-            diagonal, previous = previous, lengths[position]
-            lengths[position] = diagonal + 1 if word == candidate else 0
-            if lengths[position] > best_length:
-                best_end, best_length = index, lengths[position]
-    return " ".join(one[best_end - best_length : best_end])
+def _longest_common_words(words: Sequence[str], places: Mapping[str, Sequence[int]], other: Sequence[str]) -> str:
+    """Return the longest run of words in both, by characters; only places where the words meet are looked at."""
+    best = ""
+    starts: dict[int, int] = {}
+    for word in other:
+        # By the position of the last word of each run that goes on to here: where it starts.
+        starts = {position: starts.get(position - 1, position) for position in places.get(word, ())}
+        for position, start in starts.items():
+            run = " ".join(words[start : position + 1])
+            best = max(best, run, key=len)
+    return best

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dspy_combee.truncation import cut_middle
@@ -40,16 +40,45 @@ def render_value(value: Any) -> str:
     return str(value)
 
 
+def shorten_record(record: Mapping[str, Any], max_chars: int) -> Mapping[str, Any]:
+    """Return a record whose text is about as long as wanted, in its own shape; itself when it is short enough.
+
+    Its longest texts are cut to one common length, in the middle and with a marker.
+    """
+    total = len(render_record("", record))
+    if total <= max_chars:
+        return record
+    lengths: list[int] = []
+    _map_leaves(record, lambda text: lengths.append(len(text)))
+    limit = _common_limit(lengths, max_chars - (total - sum(lengths)))
+    return _map_leaves(record, lambda text: cut_middle(text, limit) if len(text) > limit else None)
+
+
+def _map_leaves(value: Any, replace: Callable[[str], str | None]) -> Any:
+    """Return a copy in which each leaf for whose text `replace` gives another one is that text."""
+    if isinstance(value, Mapping):
+        return {key: _map_leaves(item, replace) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_map_leaves(item, replace) for item in value]
+    shorter = replace(render_value(value))
+    return value if shorter is None else shorter
+
+
 def _shorten(parts: list[tuple[str, str]], max_chars: int) -> list[tuple[str, str]]:
     """Cut the longest parts to one common length so that all together fit; short parts stay whole."""
     room = max_chars - sum(len(key) + 3 for key, _ in parts)
     if sum(len(text) for _, text in parts) <= room:
         return parts
-    lengths = sorted(len(text) for _, text in parts)
-    for index, length in enumerate(lengths):
-        share = room // (len(lengths) - index)
+    limit = _common_limit([len(text) for _, text in parts], room)
+    return [(key, cut_middle(text, limit)) for key, text in parts]
+
+
+def _common_limit(lengths: Sequence[int], room: int) -> int:
+    """Return the length to which the longest texts must be cut so that all fit into `room`; 60 at the least."""
+    ascending = sorted(lengths)
+    for index, length in enumerate(ascending):
+        share = room // (len(ascending) - index)
         if length > share:
-            limit = max(share, 60)
-            return [(key, cut_middle(text, limit)) for key, text in parts]
+            return max(share, 60)
         room -= length
-    return parts
+    return max(ascending, default=60)

@@ -49,6 +49,18 @@ def usable_text(text: Any, *, max_chars: int | None = None) -> str:
     return cleaned
 
 
+def usable_instruction(text: Any, *, max_chars: int | None = None) -> str:
+    """Return the text as `usable_text` does, or refuse it; a null that an adapter has made a word of is none.
+
+    Raises:
+        ReflectionError: it is no instruction.
+    """
+    cleaned = usable_text(text, max_chars=max_chars)
+    if cleaned.casefold() in ("none", "null"):
+        raise ReflectionError(f"the reply must be an instruction, got {cleaned!r}")
+    return cleaned
+
+
 def without_reasoning(text: str) -> str:
     """Return the text without closed reasoning blocks.
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+SMALL_BATCH = 3
+"""Up to this many reflections there is one group of them all: nothing to scan."""
 TWO_LEVELS_UP_TO = 1024
 """Items up to which two levels are the default: calls then see at most 32 distinct items."""
 
@@ -54,7 +56,7 @@ def plan_scan(count: int, *, group_size: int | None = None, max_fan_in: int | No
         max_fan_in: The most items that any call may see, copies counted, at least 2; None means no bound but the
             depth rule above.
         copies: How often each reflection is dealt at the first level; groups never hold one twice, so it is capped
-            by the number of groups.
+            by the number of groups, and by `max_fan_in`.
 
     Raises:
         ValueError: an argument is out of range.
@@ -63,7 +65,8 @@ def plan_scan(count: int, *, group_size: int | None = None, max_fan_in: int | No
     if count == 0:
         return ScanPlan(levels=())
     fan_in = max_fan_in or default_fan_in(count)
-    groups = first_level_groups(count, group_size=group_size, max_fan_in=fan_in, copies=copies)
+    copies = copies if fan_in is None else min(copies, fan_in)
+    groups = _first_level_groups(count, group_size=group_size, max_fan_in=fan_in, copies=copies)
     copies = min(copies, groups)
     first = Level(items=count, copies=copies, group_sizes=near_equal_sizes(count * copies, groups))
     return ScanPlan(levels=(first, *plan_reduce(groups, max_fan_in=fan_in)))
@@ -79,7 +82,7 @@ def plan_reduce(count: int, *, max_fan_in: int | None) -> tuple[Level, ...]:
     return tuple(levels)
 
 
-def first_level_groups(count: int, *, group_size: int | None, max_fan_in: int | None, copies: int) -> int:
+def _first_level_groups(count: int, *, group_size: int | None, max_fan_in: int | None, copies: int) -> int:
     """Return how many groups the first level has: `floor(sqrt(count))` unless a size or the fan-in says more."""
     groups = math.isqrt(count) if group_size is None else math.ceil(count / group_size)
     if max_fan_in is not None:

@@ -53,48 +53,74 @@ def augmented_shuffle(
 def _deal_distinct(count: int, copies: int, groups: int, rng: random.Random) -> list[set[int]]:
     """Deal `copies < groups` copies of each of `count` positions, no position twice into one group."""
     base, larger = divmod(count * copies, groups)
-    capacity = [base + 1] * larger + [base] * (groups - larger)
-    rng.shuffle(capacity)
-    members: list[set[int]] = [set() for _ in range(groups)]
-    open_groups = [group for group in range(groups) if capacity[group]]
+    room = [base + 1] * larger + [base] * (groups - larger)
+    rng.shuffle(room)
+    table = _Table(room, rng)
     for _ in range(copies):
         order = list(range(count))
         rng.shuffle(order)
         for position in order:
-            _place(position, members, capacity, open_groups, rng)
-    return members
+            table.place(position)
+    return table.members
 
 
-def _place(
-    position: int, members: list[set[int]], capacity: list[int], open_groups: list[int], rng: random.Random
-) -> None:
-    """Put a position into a group that lacks it, the emptiest first; where all open groups have it, swap one out."""
-    lacking = [group for group in open_groups if position not in members[group]]
-    if lacking:
-        room = max(capacity[group] - len(members[group]) for group in lacking)
-        target = rng.choice([group for group in lacking if capacity[group] - len(members[group]) == room])
-        members[target].add(position)
-        filled = target
-    else:
-        filled = _swap_in(position, members, open_groups, rng)
-    if len(members[filled]) == capacity[filled]:
-        open_groups.remove(filled)
+class _Table:
+    """The groups while they are being filled."""
 
+    def __init__(self, room: list[int], rng: random.Random) -> None:
+        self.members: list[set[int]] = [set() for _ in room]
+        self._rng = rng
+        self._with_room: list[list[int]] = [[] for _ in range(max(room, default=0) + 1)]
+        """By how many positions a group can still take; those at 0 are full."""
+        for group, free in enumerate(room):
+            self._with_room[free].append(group)
 
-def _swap_in(position: int, members: list[set[int]], open_groups: list[int], rng: random.Random) -> int:
-    """Place the position into a full group by moving one of its members to an open one; return the group that grew.
+    def place(self, position: int) -> None:
+        """Put a position into a group that lacks it, the emptiest first; where all open ones have it, swap one out."""
+        while not self._with_room[-1]:
+            self._with_room.pop()
+        for free in range(len(self._with_room) - 1, 0, -1):
+            index = self._index_of_lacking(position, self._with_room[free])
+            if index is not None:
+                group = self._fill(free, index)
+                self.members[group].add(position)
+                return
+        self._swap_in(position)
 
-    Such a member exists: the open group holds at most as many items as the full one, and one that the full one lacks.
-    """
-    grows = rng.choice(open_groups)
-    full = [group for group in range(len(members)) if position not in members[group] and group not in open_groups]
-    rng.shuffle(full)
-    for group in full:
-        movable = sorted(members[group] - members[grows])
-        if movable:
-            moved = rng.choice(movable)
-            members[group].remove(moved)
-            members[group].add(position)
-            members[grows].add(moved)
-            return grows
-    raise AssertionError("copies < groups leaves a group to swap with")
+    def _index_of_lacking(self, position: int, groups: list[int]) -> int | None:
+        if not groups:
+            return None
+        index = self._rng.randrange(len(groups))
+        if position not in self.members[groups[index]]:
+            return index
+        lacking = [index for index, group in enumerate(groups) if position not in self.members[group]]
+        return self._rng.choice(lacking) if lacking else None
+
+    def _fill(self, free: int, index: int) -> int:
+        """Take one place of the group at an index of those with so much room; return the group."""
+        groups = self._with_room[free]
+        groups[index], groups[-1] = groups[-1], groups[index]
+        group = groups.pop()
+        self._with_room[free - 1].append(group)
+        return group
+
+    def _swap_in(self, position: int) -> None:
+        """Place the position into a full group by moving one of its members to an open one.
+
+        Such a member exists: the open group holds at most as many items as the full one, and one that it lacks.
+        """
+        free = self._rng.choice([free for free, groups in enumerate(self._with_room) if free for _ in groups])
+        index = self._rng.randrange(len(self._with_room[free]))
+        grows = self._with_room[free][index]
+        full = [group for group in self._with_room[0] if position not in self.members[group]]
+        self._rng.shuffle(full)
+        for group in full:
+            movable = sorted(self.members[group] - self.members[grows])
+            if movable:
+                moved = self._rng.choice(movable)
+                self.members[group].remove(moved)
+                self.members[group].add(position)
+                self.members[grows].add(moved)
+                self._fill(free, index)
+                return
+        raise AssertionError("copies < groups leaves a group to swap with")

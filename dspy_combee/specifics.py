@@ -9,7 +9,7 @@ import re
 from functools import lru_cache
 
 _QUOTED = re.compile(r'"([^"\n]{1,80})"|`([^`\n]{1,80})`|“([^”\n]{1,80})”|(?<!\w)\'([^\'\n]{1,80})\'(?!\w)')
-_NUMBER = re.compile(r"(?<![\w.])[$€£]?\d[\d.,:/]*(?<![.,:/])%?")
+_NUMBER = re.compile(r"(?<![\w.])(?<!\d[.,:/])[$€£]?\d[\d.,:/]*(?<![.,:/])(?!\w|[.,:/]\d)%?")
 _IDENTIFIER = re.compile(
     r"(?<!\w)(?:"
     r"[A-Za-z]+(?:[-_./][A-Za-z0-9]+)*[-_]?\d[\w-]*"  # K-17, v2, us-east-1, step_3
@@ -50,12 +50,7 @@ def specific_tokens(text: str) -> frozenset[str]:
 @lru_cache(maxsize=65536)
 def content_words(text: str) -> frozenset[str]:
     """Return the words that carry meaning, casefolded, without a plural "s"; polarity words are always among them."""
-    words = (word.casefold() for word in _WORD.findall(text))
-    return frozenset(
-        word if word in _POLARITY else _singular(word)
-        for word in words
-        if word in _POLARITY or word not in _EMPTY_WORDS
-    )
+    return frozenset(_ordered_words(text))
 
 
 def polarity_words(text: str) -> frozenset[str]:
@@ -76,12 +71,22 @@ def lost_specifics(text: str, parts: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def contains_rule(container: str, contained: str) -> bool:
-    """Whether one rule says all that another says: its specific tokens, its meaningful words, the same polarity."""
+    """Whether one rule says all that another says: specific tokens, meaningful words in their order, polarity.
+
+    The order counts: "if RED answer GREEN" and "if GREEN answer RED" have the same words.
+    """
     return (
-        content_words(contained) <= content_words(container)
+        _is_subsequence(_ordered_words(contained), _ordered_words(container))
         and polarity_words(contained) == polarity_words(container)
         and keeps_specifics(container, (contained,))
     )
+
+
+def same_order(one: str, other: str) -> bool:
+    """Whether the meaningful words that two texts share come in the same order in both."""
+    shared = content_words(one) & content_words(other)
+    first, second = ([word for word in _ordered_words(text) if word in shared] for text in (one, other))
+    return list(dict.fromkeys(first)) == list(dict.fromkeys(second))
 
 
 def similarity(one: str, other: str) -> float:
@@ -90,20 +95,37 @@ def similarity(one: str, other: str) -> float:
     return len(first & second) / len(first | second) if first or second else 1.0
 
 
+@lru_cache(maxsize=65536)
+def _ordered_words(text: str) -> tuple[str, ...]:
+    words = (word.casefold() for word in _WORD.findall(text))
+    return tuple(
+        word if word in _POLARITY else _singular(word)
+        for word in words
+        if word in _POLARITY or word not in _EMPTY_WORDS
+    )
+
+
+def _is_subsequence(part: tuple[str, ...], whole: tuple[str, ...]) -> bool:
+    rest = iter(whole)
+    return all(word in rest for word in part)
+
+
 def _has_token(folded: str, token: str) -> bool:
+    is_number = not any(character.isalpha() or character == "_" for character in token)
     start = folded.find(token)
     while start != -1:
-        end = start + len(token)
-        before = folded[start - 1] if start else " "
-        after = folded[end] if end < len(folded) else " "
-        if not (_is_part(before, token[0]) or _is_part(after, token[-1])):
+        before, after = folded[:start][-2:][::-1], folded[start + len(token) :][:2]
+        if not (_goes_on(token[0], before, is_number) or _goes_on(token[-1], after, is_number)):
             return True
         start = folded.find(token, start + 1)
     return False
 
 
-def _is_part(neighbour: str, edge: str) -> bool:
-    return edge.isalnum() and neighbour.isalnum()
+def _goes_on(edge: str, beyond: str, is_number: bool) -> bool:
+    """Whether a token goes on beyond its edge: in a longer word, or in a longer number such as 250,000."""
+    if not (edge.isalnum() and beyond):
+        return False
+    return beyond[0].isalnum() or (is_number and beyond[0] in ".,:/" and beyond[1:].isdigit())
 
 
 def _singular(word: str) -> str:

@@ -13,7 +13,10 @@ def cut_middle(text: str, max_chars: int) -> str:
         raise ValueError(f"max_chars must be at least 60, got {max_chars}")
     if len(text) <= max_chars:
         return text
-    marker = f" [... {len(text) - max_chars + 40:,} of {len(text):,} characters cut ...] "
-    room = max_chars - len(marker)
+    room = max_chars - len(_marker(len(text), len(text)))  # the longest that the marker can be
     head = (room * 2) // 3
-    return text[:head] + marker + text[len(text) - (room - head) :]
+    return text[:head] + _marker(len(text) - room, len(text)) + text[len(text) - (room - head) :]
+
+
+def _marker(missing: int, total: int) -> str:
+    return f" [... {missing:,} of {total:,} characters cut ...] "

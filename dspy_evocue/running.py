@@ -8,6 +8,7 @@ goes on. This file decides sources, visits and edits; what is recorded or replay
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import itertools
 import threading
 from collections.abc import Mapping
@@ -97,9 +98,10 @@ class Frame:
     parent: Frame | None = None
     tool_entry: Entry | None = None
     """The innermost tool call that this frame is inside of."""
-    hops: dict[tuple[int, int], tuple[Branch, Any]] = field(default_factory=dict)
+    hops: dict[tuple[int, ...], tuple[Branch, Any]] = field(default_factory=dict)
     """Branches for the calls that other threads and tasks make from here; holds what their keys are ids of."""
     is_open: bool = True
+    serial: int = field(default_factory=itertools.count().__next__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,12 +260,10 @@ class Execution:
         owner = _owner()
         if owner == frame.owner:
             return frame.branch
-        # A worker of dspy.Parallel has a settings dictionary of its own for each item, an asyncio task is an object of
-        # its own: each names one branch, while a thread may serve several.
-        identity = owner[1] if owner[1] is not None else thread_local_overrides.get()
-        key = (id(identity), owner[0] if owner[1] is None else 0)
+        identities = (owner[1],) if owner[1] is not None else (thread_local_overrides.get(), _hop_from(frame))
+        key = tuple(map(id, identities))
         if key not in frame.hops or frame.hops[key][0].is_joined:
-            frame.hops[key] = (frame.branch.fork(), identity)
+            frame.hops[key] = (frame.branch.fork(), identities)
         return frame.hops[key][0]
 
     def _features_at(self, kind: NodeKind, node: str, branch: Branch, inputs: Mapping[str, Any]) -> Mapping[str, str]:
@@ -331,6 +331,23 @@ def _move_to(entry: Entry) -> None:
 def current_executions() -> tuple[Execution, ...]:
     """Return the executions of the call that is running, the outermost program's first."""
     return settings.get(SETTINGS_KEY, ())
+
+
+_hop: contextvars.ContextVar[tuple[int, object] | None] = contextvars.ContextVar("evocue_hop", default=None)
+
+
+def _hop_from(frame: Frame) -> object:
+    """Return what the calls of one piece of work share that another thread does for this frame.
+
+    A thread of a pool serves several pieces. A worker of `dspy.Parallel` has a settings dictionary of its own for each
+    (and one context for all); a pool that is given copied contexts has a context of its own for each (and settings
+    that are shared). So both are looked at: the settings by the caller, the context here.
+    """
+    hop = _hop.get()
+    if hop is None or hop[0] != frame.serial:
+        hop = (frame.serial, object())
+        _hop.set(hop)
+    return hop[1]
 
 
 def _owner() -> tuple[int, Any]:

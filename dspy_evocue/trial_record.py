@@ -91,6 +91,11 @@ class TrialRecord:
         known["feedback"] = tuple(known.get("feedback", ("", "")))
         return cls(**known)
 
+    def _repr_html_(self) -> str:
+        from dspy_evocue.report.html import trials_html
+
+        return trials_html([self])
+
     def __str__(self) -> str:
         scores = f"{_shown(self.before)} -> {_shown(self.after)}"
         return f"{self.task_id}: {self.status}, {scores}" + (f" ({self.reason})" if self.reason else "")

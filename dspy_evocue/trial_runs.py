@@ -151,7 +151,7 @@ class _Runner:
 
     def run(self, num_threads: int, progress: bool) -> tuple[TrialRecord, ...]:
         """Run what the budget allows, then fill in what it did not."""
-        from tqdm.auto import tqdm
+        from tqdm import tqdm
 
         with tqdm(total=len(self.trials), desc="paired trials", unit="trial", disable=not progress) as bar:
 

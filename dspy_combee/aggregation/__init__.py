@@ -27,12 +27,12 @@ def make_aggregation(
         duplication=duplication,
         group_size=group_size,
         max_fan_in=max_fan_in,
-        max_reflection_chars=max_reflection_chars or DEFAULT_REFLECTION_CHARS,
+        max_reflection_chars=DEFAULT_REFLECTION_CHARS if max_reflection_chars is None else max_reflection_chars,
     )
     if isinstance(aggregation, str):
         if aggregation not in NAMES:
             raise ValueError(f"aggregation must be one of {', '.join(NAMES)}, or an Aggregation; got {aggregation!r}")
-        return scan if aggregation == "scan" else SinglePass()
+        return scan if aggregation == "scan" else SinglePass(max_reflection_chars=max_reflection_chars)
     if not isinstance(aggregation, Aggregation):
         raise TypeError(f"aggregation must be a name or an Aggregation, got {type(aggregation).__name__}")
     return aggregation

@@ -15,7 +15,7 @@ from dspy_combee.aggregation.base import Aggregated, AggregationJob, CallRecord
 from dspy_combee.aggregation.waves import Answer, Call, CallRunner
 from dspy_combee.learners.base import Reflection, Update
 from dspy_combee.runtime.execution.base import Executor
-from dspy_combee.scan import default_fan_in, first_level_groups, near_equal_sizes, plan_scan
+from dspy_combee.scan import ScanPlan, default_fan_in, near_equal_sizes, plan_scan
 from dspy_combee.shuffle import augmented_shuffle
 from dspy_combee.truncation import cut_middle
 
@@ -60,14 +60,8 @@ class Scan:
         return "scan"
 
     def calls_for(self, count: int) -> int:
-        """Return how many calls `count` reflections of one component take when none fails."""
-        plan = plan_scan(count, group_size=self.group_size, max_fan_in=self.max_fan_in, copies=self.duplication)
-        return plan.calls
-
-    def groups_for(self, count: int) -> int:
-        """Return how many first-level calls `count` reflections take; 1 means that there is nothing to scan."""
-        fan_in = self.max_fan_in or default_fan_in(count)
-        return first_level_groups(count, group_size=self.group_size, max_fan_in=fan_in, copies=self.duplication)
+        """Return how many calls `count` reflections of one component take when none fails or is split for its text."""
+        return self._plan(count).calls
 
     def aggregate(self, jobs: Sequence[AggregationJob], *, executor: Executor, rng: random.Random) -> list[Aggregated]:
         """Aggregate every job; the calls of one level of all jobs run in one wave."""
@@ -78,6 +72,9 @@ class Scan:
             self._reduce(f"level {level}", progress, jobs, executor, rng)
             level += 1
         return [item.result() for item in progress]
+
+    def _plan(self, count: int) -> ScanPlan:
+        return plan_scan(count, group_size=self.group_size, max_fan_in=self.max_fan_in, copies=self.duplication)
 
     def _first_level(
         self, progress: list[_Progress], jobs: Sequence[AggregationJob], executor: Executor, rng: random.Random
@@ -93,9 +90,9 @@ class Scan:
     def _deal(self, reflections: Sequence[Reflection], job_index: int, rng: random.Random) -> list[Call]:
         if not reflections:
             return []
-        groups = self.groups_for(len(reflections))
+        first = self._plan(len(reflections)).levels[0]
         bounded = [self._bounded(reflection) for reflection in reflections]
-        dealt = augmented_shuffle(bounded, copies=min(self.duplication, groups), groups=groups, rng=rng)
+        dealt = augmented_shuffle(bounded, copies=first.copies, groups=len(first.group_sizes), rng=rng)
         return [Call(job_index, part) for group in dealt if group for part in self._split(group)]
 
     def _deal_anew(self, item: _Progress, rng: random.Random) -> list[Call]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dspy_combee.aggregation.base import Aggregated, AggregationJob
 from dspy_combee.aggregation.waves import Answer, Call, CallRunner
+from dspy_combee.learners.base import Reflection
 from dspy_combee.runtime.execution.base import Executor
+from dspy_combee.truncation import cut_middle
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,10 +18,20 @@ class SinglePass:
     """One call a component (an `Aggregation`).
 
     Args:
+        max_reflection_chars: The most text of reflections that a call sees, shared out evenly; None for no limit.
         runner: How calls are retried and hedged.
+
+    Raises:
+        ValueError: `max_reflection_chars` is below 200.
     """
 
+    max_reflection_chars: int | None = None
     runner: CallRunner = field(default_factory=CallRunner)
+
+    def __post_init__(self) -> None:
+        """Check the number."""
+        if self.max_reflection_chars is not None and self.max_reflection_chars < 200:
+            raise ValueError(f"max_reflection_chars must be at least 200 or None, got {self.max_reflection_chars}")
 
     @property
     def name(self) -> str:
@@ -32,10 +44,16 @@ class SinglePass:
 
     def aggregate(self, jobs: Sequence[AggregationJob], *, executor: Executor, rng: random.Random) -> list[Aggregated]:
         """Aggregate every job in one call; the jobs run in one wave."""
-        calls = [Call(index, job.reflections) for index, job in enumerate(jobs) if job.reflections]
+        calls = [Call(index, self._bounded(job.reflections)) for index, job in enumerate(jobs) if job.reflections]
         answers = self.runner.run_wave("single pass", calls, jobs, executor=executor, rng=rng)
         by_job = {answer.call.job_index: answer for answer in answers}
         return [aggregated_from(job, by_job.get(index)) for index, job in enumerate(jobs)]
+
+    def _bounded(self, reflections: tuple[Reflection, ...]) -> tuple[Reflection, ...]:
+        if self.max_reflection_chars is None:
+            return reflections
+        share = max(60, self.max_reflection_chars // len(reflections))
+        return tuple(replace(reflection, text=cut_middle(reflection.text, share)) for reflection in reflections)
 
 
 def aggregated_from(job: AggregationJob, answer: Answer | None) -> Aggregated:

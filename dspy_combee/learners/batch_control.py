@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dspy_combee.batch_size import BatchSizeController, ControllerState, DelayFit
+from dspy_combee.scan import SMALL_BATCH
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,18 @@ def controller_within(
     )
 
 
+def fixed_size_within(batch_size: int, *, train_size: int, metric_calls: int | None, val_size: int) -> int:
+    """Return the user's batch size bounded by what a run has.
+
+    It is cut to the train set, and to the metric calls where not even one batch (for parent and child) and the
+    validations before and after it would fit. Batches of up to three examples are left to GEPA's own counting.
+    """
+    size = min(batch_size, train_size)
+    if metric_calls is None or size <= SMALL_BATCH:
+        return size
+    return min(size, max(1, (metric_calls - 2 * val_size) // 2))
+
+
 @dataclass(slots=True)
 class BatchControl:
     """Gives the size of each batch and learns from how long it took."""
@@ -69,8 +82,13 @@ class BatchControl:
         return self.controller.fit(self.state)
 
     def size(self, *, affordable: int | None = None) -> int:
-        """Return the size of the next batch, at most what the budget affords and at least 1."""
-        self._requested = self.fixed if self.fixed is not None else self.controller.pick(self.state)
+        """Return the size of the next batch: the user's own, or the controller's within what the budget affords.
+
+        The user's own is never cut here, so that a run which goes on with a larger budget has the same batches.
+        """
+        if self.fixed is not None:
+            return self.fixed
+        self._requested = self.controller.pick(self.state)
         return self._requested if affordable is None else max(1, min(self._requested, affordable))
 
     def observe(self, *, batch_size: int, seconds: float | None) -> None:

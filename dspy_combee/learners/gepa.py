@@ -7,23 +7,24 @@ parents and metric calls of a run with small batches are those of plain `dspy.GE
 from __future__ import annotations
 
 import copy
-import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import dspy
 from dspy.teleprompt.gepa.gepa import AUTO_RUN_SETTINGS
 
 from dspy_combee.learners.batch_control import BatchControl
-from dspy_combee.learners.gepa_evidence import AbortSwitch, CrashWatch, EvidenceLog, SourcedMetric
+from dspy_combee.learners.gepa_abort import AbortSwitch
+from dspy_combee.learners.gepa_components import ObservedComponentSelector
+from dspy_combee.learners.gepa_crashes import CrashWatch
+from dspy_combee.learners.gepa_evidence import EvidenceLog, SourcedMetric
 from dspy_combee.learners.gepa_observer import GepaObserver
 from dspy_combee.learners.gepa_proposer import CombeeProposer
-from dspy_combee.learners.gepa_records import SMALL_BATCH
+from dspy_combee.learners.gepa_resume import RememberedDraws, ResumedPolicy
 from dspy_combee.learners.gepa_sampler import ResumableBatchSampler, reseeded_selector
 from dspy_combee.learners.gepa_stopping import Stopping
-
-logger = logging.getLogger(__name__)
+from dspy_combee.scan import SMALL_BATCH
 
 
 @dataclass(slots=True)
@@ -38,6 +39,10 @@ class GepaParts:
     crashes: CrashWatch
     evidence: EvidenceLog
     abort: AbortSwitch
+    on_selected: Callable[[Sequence[Any], Mapping[str, str], Sequence[str]], None]
+    """Told which components of which rollouts are about to be taught."""
+    draws: RememberedDraws | None = None
+    """Keeps GEPA's own draws beside the checkpoint; None where Combee's sampler needs no keeping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +51,11 @@ class GepaSettings:
 
     seed: int
     log_dir: str | None
-    max_metric_calls: int | None
-    """A limit of the budget on top of the optimizer's own."""
     frozen: tuple[str, ...] = ()
     """Predictors whose instruction must stay as it is."""
     is_resumed: bool = False
     """Whether GEPA will find a checkpoint, so that the seed need not be evaluated again."""
-    own_sampler: bool = field(default=False)
+    own_sampler: bool = False
     """Whether the user's `gepa_kwargs` bring a batch sampler, which then decides the batches."""
 
 
@@ -81,65 +84,19 @@ def wire(base: Any, parts: GepaParts, settings: GepaSettings, limit: int) -> Any
     wired.add_format_failure_as_feedback = True
     wired.auto, wired.max_full_evals, wired.max_metric_calls = None, None, limit
     wired.log_dir = settings.log_dir
-    wired.component_selector = ObservedComponentSelector(base.component_selector, parts.observer, settings.frozen)
+    wired.component_selector = ObservedComponentSelector(
+        base.component_selector, frozen=settings.frozen, on_selected=parts.on_selected
+    )
     kwargs["callbacks"] = [*(kwargs.get("callbacks") or ()), parts.observer]
     kwargs["stop_callbacks"] = [parts.stopping]
     if not settings.own_sampler:
         _set_batches(wired, kwargs, base, parts, settings)
     if settings.is_resumed:
-        kwargs["val_evaluation_policy"] = _without_seed_evaluation(kwargs.get("val_evaluation_policy"))
+        kwargs["val_evaluation_policy"] = ResumedPolicy(kwargs.get("val_evaluation_policy"))
+    if parts.draws is not None:
+        kwargs["sampling_strategy"] = parts.draws
     wired.gepa_kwargs = kwargs
     return wired
-
-
-def mark_equal_signatures(program: dspy.Module) -> dspy.Module:
-    """Return a copy of the program in which no two predictors have equal signatures.
-
-    GEPA tells predictors in a trace apart by their signature; two equal ones get each other's records. The mark is in
-    a field's private settings and never reaches a prompt. `without_marks` takes it off.
-    """
-    marked = program.deepcopy()
-    predictors = marked.named_predictors()
-    for name, predictor in predictors:
-        signature = predictor.signature
-        if sum(signature.equals(other.signature) for _, other in predictors) > 1:
-            field_name = next(iter(signature.output_fields))
-            predictor.signature = signature.with_updated_fields(field_name, combee_component=name)
-    return marked
-
-
-def without_marks(compiled: dspy.Module, original: dspy.Module) -> dspy.Module:
-    """Give a compiled program, and the candidates in its detailed results, the original's signatures back.
-
-    The program is one that GEPA built for this run, so it is changed in place; its instructions stay.
-    """
-    signatures = {name: predictor.signature for name, predictor in original.named_predictors()}
-    results = getattr(compiled, "detailed_results", None)
-    for program in (compiled, *(results.candidates if results is not None else ())):
-        for name, predictor in program.named_predictors():
-            predictor.signature = signatures[name].with_instructions(predictor.signature.instructions)
-    return compiled
-
-
-class ObservedComponentSelector:
-    """A GEPA component selector that asks the user's own one, and tells the observer whose rollouts are meant."""
-
-    def __init__(self, own: Any, observer: GepaObserver, frozen: Sequence[str]) -> None:
-        self._own = _component_selector(own)
-        self._observer = observer
-        self._frozen = frozenset(frozen)
-
-    def __call__(
-        self, state: Any, trajectories: Any, subsample_scores: Any, candidate_idx: int, candidate: Mapping[str, str]
-    ) -> list[str]:
-        """Return the components to update, none of them frozen."""
-        self._observer.select_rollouts(trajectories, candidate)
-        names = list(self._own(state, trajectories, subsample_scores, candidate_idx, candidate))
-        free = [name for name in names if name not in self._frozen]
-        if free or not self._frozen:
-            return free
-        others = [name for name in candidate if name not in self._frozen]
-        return [others[state.i % len(others)]]
 
 
 def _set_batches(wired: Any, kwargs: dict[str, Any], base: Any, parts: GepaParts, settings: GepaSettings) -> None:
@@ -155,28 +112,12 @@ def _set_batches(wired: Any, kwargs: dict[str, Any], base: Any, parts: GepaParts
 
 
 def affordable_batch(state: Any, limit: int | None) -> int | None:
-    """Return the largest batch for which parent, child and a validation of the child still fit; None for no limit."""
+    """Return the largest batch for which parent, child and a validation of the child still fit; None for no limit.
+
+    With several proposals an iteration, as many as the last one had have to fit.
+    """
     if limit is None:
         return None
+    proposals = next((step["n_tasks"] for step in reversed(state.full_program_trace) if "n_tasks" in step), 1)
     val_size = len(state.prog_candidate_val_subscores[0])
-    return (limit - state.total_num_evals - val_size) // 2
-
-
-def _component_selector(own: Any) -> Any:
-    from gepa.strategies.component_selector import AllReflectionComponentSelector, RoundRobinReflectionComponentSelector
-
-    named = {"round_robin": RoundRobinReflectionComponentSelector, "all": AllReflectionComponentSelector}
-    if isinstance(own, str):
-        if own not in named:
-            raise ValueError(f"component_selector must be one of {sorted(named)} or a selector, got {own!r}")
-        return named[own]()
-    return own
-
-
-def _without_seed_evaluation(policy: Any) -> Any:
-    """Return the validation policy with a first look at nothing: a resumed run knows the seed's scores."""
-    from gepa.strategies.eval_policy import FullEvaluationPolicy
-
-    resumed = copy.copy(FullEvaluationPolicy() if policy in (None, "full_eval") else policy)
-    resumed.get_seed_eval_batch = lambda loader: []
-    return resumed
+    return (limit - state.total_num_evals - proposals * val_size) // (2 * proposals)

@@ -28,7 +28,7 @@ from dspy_combee.lessons import (
     merge_in_code,
     one_line,
 )
-from dspy_combee.replies import recover_instruction, refuse_cut_reply, usable_text
+from dspy_combee.replies import recover_instruction, refuse_cut_reply, usable_instruction, usable_text
 from dspy_combee.signatures import CombineInstructions, ExtractLessons, ReviseLessons
 
 _LESSON_LINE = re.compile(r"^\s*(?:[-*•]|\d+[.)])?\s*\**\[([^\]\n]{1,200})\]\**[:\s-]*(.+)$")
@@ -105,7 +105,7 @@ class RewriteCurate:
             text = propose_once(self.propose, self.candidate, self.component, records)
         else:
             text = self._combine([reflection.update for reflection in reflections])
-        return TextUpdate((Entry(usable_text(text, max_chars=self.max_chars), record_ids),))
+        return TextUpdate((Entry(usable_instruction(text, max_chars=self.max_chars), record_ids),))
 
     def _combine(self, updates: Sequence[Update]) -> str:
         proposals = "\n\n".join(
@@ -129,7 +129,8 @@ def parse_lessons(reply: str, record_ids: Sequence[str]) -> tuple[Lesson, ...]:
     for line in reply.splitlines():
         match = _LESSON_LINE.match(line)
         bare = None if match else _BARE_LINE.match(line)
-        text = one_line((match or bare).groups()[-1]).strip("* ") if match or bare else ""
+        found = match or bare
+        text = one_line(found.groups()[-1]).strip("* ") if found else ""
         if not text:
             continue
         cited = re.split(r"[,;&\s]+|\band\b", match.group(1)) if match else []
@@ -171,6 +172,7 @@ def propose_once(
             candidate=dict(candidate), reflective_dataset={component: list(records)}, components_to_update=[component]
         )
     except AdapterParseError as error:
+        refuse_cut_reply(_last_entry(getattr(own, "propose", None)))
         return recover_instruction(error.lm_response)
     except ValueError as error:
         raise ReflectionError(f"the proposal for {component!r} cannot be used: {error}") from error
@@ -189,6 +191,7 @@ def _ask(signature: type[dspy.Signature], field: str, **inputs: str) -> str:
         with dspy.context(adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
             reply = getattr(predictor(**inputs), field)
     except AdapterParseError as error:
+        refuse_cut_reply(_last_entry(predictor))
         reply = recover_instruction(error.lm_response, field)
     refuse_cut_reply(_last_entry(predictor))
     return usable_text(reply)
@@ -196,12 +199,13 @@ def _ask(signature: type[dspy.Signature], field: str, **inputs: str) -> str:
 
 def _with_own_history(propose: Proposer) -> Proposer:
     """Return DSPy's own proposer with predictors of its own: calls of other threads must not mix into the history."""
-    from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
+    from dspy.teleprompt.gepa import instruction_proposal
 
-    if not isinstance(propose, InstructionProposer):
+    builtin: Any = instruction_proposal.InstructionProposer
+    if not isinstance(propose, builtin):
         return propose
-    own = copy.copy(propose)
-    own.propose = propose.propose.deepcopy()
+    own: Any = copy.copy(propose)
+    own.propose = own.propose.deepcopy()
     return own
 
 

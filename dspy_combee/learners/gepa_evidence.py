@@ -1,25 +1,23 @@
-"""What GEPA's own reflective records leave out: record ids and scores, and the examples that crashed.
+"""What GEPA's own reflective records leave out: record ids and scores.
 
-GEPA hands its proposer records without any link to the example or score, and drops examples whose program raised,
-which are the hardest ones. Two seams bring them back without touching GEPA: the metric's feedback text (a `str` that
-also knows its record), and GEPA's callbacks together with DSPy's.
+GEPA hands its proposer records without any link to the example or score. The metric's feedback text brings them back
+without touching GEPA: it is a `str` that also knows its record.
 """
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import dspy
-from dspy.utils.callback import BaseCallback
 
 from dspy_combee.errors import MetricError
+from dspy_combee.learners.gepa_abort import AbortSwitch
 from dspy_combee.metrics import MetricCall, Score
 from dspy_combee.provenance import RecordSource
-from dspy_combee.records import render_value
+from dspy_combee.runtime.execution.base import Executor, Outcome
 
 
 class SourcedFeedback(str):
@@ -44,21 +42,48 @@ class EvidenceLog:
 
     train_index: Mapping[int, int]
     """From the `id` of a train example to its position."""
-    first_number: int = 1
-    sources: dict[str, RecordSource] = field(default_factory=dict)
-    _numbers: Any = None
+    val_index: Mapping[int, int] = field(default_factory=dict)
+    """The same for validation examples, which are named in errors only."""
+    next_number: int = 1
+    """The number of the next record."""
+    read: dict[str, RecordSource] = field(default_factory=dict)
+    """The records that an aggregation has read, in order."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def __post_init__(self) -> None:
-        """Start numbering."""
-        self._numbers = itertools.count(self.first_number)
+    def place_of(self, example: Any) -> str:
+        """Return the example's name for error messages, such as `valset[3]`; empty when it is not known."""
+        for name, index in (("trainset", self.train_index), ("valset", self.val_index)):
+            if id(example) in index:
+                return f"{name}[{index[id(example)]}]"
+        return ""
 
     def add(self, example: Any, score: float | None, feedback: str) -> RecordSource:
-        """Give a record its id and remember where it came from."""
+        """Give a record its id and say where it came from."""
         with self._lock:
-            source = RecordSource(f"r{next(self._numbers)}", self.train_index.get(id(example)), score, feedback)
-            self.sources[source.record_id] = source
-        return source
+            number, self.next_number = self.next_number, self.next_number + 1
+        return RecordSource(f"r{number}", self.train_index.get(id(example)), score, feedback)
+
+    def mark_read(self, source: RecordSource) -> None:
+        """Take note that an aggregation was shown the record."""
+        with self._lock:
+            self.read[source.record_id] = source
+
+
+@dataclass(frozen=True, slots=True)
+class FeedbackCall:
+    """One call of the metric for a predictor's feedback."""
+
+    gold: Any
+    pred: Any
+    trace: Any
+    component: str
+    pred_trace: Sequence[tuple[Any, Any, Any]]
+    """The predictor, its inputs and its outputs."""
+
+    @property
+    def key(self) -> tuple[int, int, str, int]:
+        """What tells the call from others while the objects live."""
+        return id(self.gold), id(self.pred), self.component, id(self.pred_trace[0][2])
 
 
 class SourcedMetric:
@@ -94,12 +119,21 @@ class SourcedMetric:
         self._feedback_texts = 0
         self._empty_feedback = 0
         self._lock = threading.Lock()
+        self._ready: dict[tuple[int, int, str, int], tuple[FeedbackCall, Outcome[Score]]] = {}
+
+    def prepare(self, calls: Sequence[FeedbackCall], executor: Executor) -> None:
+        """Ask the metric for the feedback of several rollouts at once.
+
+        GEPA asks for it one rollout after the other; it then finds each answer ready, and no call is made twice.
+        """
+        outcomes = executor.run(self._ask, calls)
+        self._ready = {call.key: (call, outcome) for call, outcome in zip(calls, outcomes, strict=True)}
 
     def __call__(self, gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
         """Score one rollout; with a predictor's name, give the feedback for it as well."""
-        index = self._log.train_index.get(id(gold))
+        self._abort.refuse_when_closed()
         try:
-            score = self._call(gold, pred, trace, pred_name, pred_trace, example_index=index)
+            score = self._score(gold, pred, trace, pred_name, pred_trace)
         except MetricError as error:
             self._abort.now(error)
         except Exception as error:
@@ -111,6 +145,23 @@ class SourcedMetric:
             return self._with_feedback(gold, score)
         self._on_scored()
         return self._plain(score)
+
+    def _score(self, gold: Any, pred: Any, trace: Any, pred_name: Any, pred_trace: Any) -> Score:
+        if pred_name is None:
+            return self._call(gold, pred, trace, pred_name, pred_trace, where=self._log.place_of(gold))
+        call = FeedbackCall(gold, pred, trace, pred_name, pred_trace)
+        ready = self._ready.pop(call.key, None)
+        if ready is None:
+            return self._ask(call)
+        outcome = ready[1]
+        if outcome.error is not None:
+            raise outcome.error
+        assert outcome.value is not None
+        return outcome.value
+
+    def _ask(self, call: FeedbackCall) -> Score:
+        where = self._log.place_of(call.gold)
+        return self._call(call.gold, call.pred, call.trace, call.component, call.pred_trace, where=where)
 
     def missing_feedback(self) -> tuple[int, int]:
         """Return how many feedback texts were empty, and how many records there were."""
@@ -150,98 +201,3 @@ class SourcedMetric:
             )
             failure.__cause__ = error
             self._abort.now(failure)
-
-
-class Aborted(BaseException):
-    """Ends a run from inside a rollout: `dspy.Evaluate` would score an `Exception` 0.0 and go on."""
-
-
-class AbortSwitch:
-    """Remembers why a run had to end, for the thread that reports it, and refuses further model calls."""
-
-    def __init__(self) -> None:
-        self.error: Exception | None = None
-        self.is_closed = False
-
-    def now(self, error: Exception) -> None:
-        """End the run because of this error.
-
-        Raises:
-            Aborted: always.
-        """
-        self.error = self.error or error
-        self.is_closed = True
-        raise Aborted(str(error))
-
-
-class CrashWatch(BaseCallback):
-    """A DSPy callback that remembers which inputs made the program raise, and refuses calls after the end of a run.
-
-    A call is refused by raising a `BaseException`: DSPy swallows what else a callback raises.
-    """
-
-    def __init__(self, abort: AbortSwitch) -> None:
-        super().__init__()
-        self._abort = abort
-        self._started: dict[str, Any] = {}
-        self._errors: dict[tuple[Any, ...], str] = {}
-        self._lock = threading.Lock()
-
-    def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
-        """Refuse the call when the run is over."""
-        if self._abort.is_closed:
-            raise Aborted("the run has ended")
-
-    def on_lm_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
-        """Close the run when a call was interrupted, so that waiting workers start no further one."""
-        if exception is not None and not isinstance(exception, Exception):
-            self._abort.is_closed = True
-
-    def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
-        """Remember what the module was given."""
-        with self._lock:
-            self._started[call_id] = inputs.get("kwargs", inputs)
-
-    def on_module_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
-        """Remember an error with the inputs that led to it."""
-        with self._lock:
-            inputs = self._started.pop(call_id, None)
-            if isinstance(exception, Exception) and isinstance(inputs, Mapping):
-                self._errors[_input_key(inputs)] = f"{type(exception).__name__}: {exception}"
-
-    def error_of(self, example: Any) -> str | None:
-        """Return the error text of the last failed run on the example's inputs; None when there is none."""
-        with self._lock:
-            return self._errors.get(_input_key(dict(example.inputs())))
-
-
-@dataclass(frozen=True, slots=True)
-class Rollouts:
-    """One evaluation of a parent: its examples, what came of them, their scores."""
-
-    examples: Sequence[Any]
-    trajectories: Sequence[Mapping[str, Any]]
-
-
-def crashed_records(rollouts: Rollouts, crashes: CrashWatch, log: EvidenceLog) -> list[dict[str, Any]]:
-    """Return records, in GEPA's shape, of the examples that left no trajectory because the program raised."""
-    survived = {trajectory["example_ind"] for trajectory in rollouts.trajectories}
-    records: list[dict[str, Any]] = []
-    for index, example in enumerate(rollouts.examples):
-        if index in survived:
-            continue
-        error = crashes.error_of(example) or "the program gave no prediction"
-        feedback = f"The program raised an error on these inputs: {error}"
-        source = log.add(example, None, feedback)
-        records.append(
-            {
-                "Inputs": {key: render_value(value) for key, value in example.inputs().items()},
-                "Generated Outputs": f"(none) {error}",
-                "Feedback": SourcedFeedback(feedback, source),
-            }
-        )
-    return records
-
-
-def _input_key(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(sorted((key, render_value(value)) for key, value in inputs.items()))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import dspy
 
+from dspy_combee.instructions import instructions_of
 from dspy_combee.learners.gepa_state import check_checkpoint, read_checkpoint
 from dspy_combee.lessons import Lesson
 from dspy_combee.provenance import RecordSource
@@ -31,15 +32,15 @@ class Earlier:
     lessons: Mapping[str, tuple[Lesson, ...]] = field(default_factory=dict)
     """By component: every lesson that was ever proposed, with its records."""
     sources: Mapping[str, RecordSource] = field(default_factory=dict)
+    """The records that an aggregation has read."""
     spend: Spend | None = None
+    next_number: int = 1
+    """The first record number that no record has had."""
+    iteration: int | None = None
+    """`i` of GEPA's checkpoint; None when there is none."""
 
-    @property
-    def next_number(self) -> int:
-        """The first record number that no record has had."""
-        return 1 + max((int(record_id[1:]) for record_id in self.sources), default=0)
 
-
-def read_earlier(log_dir: str | None, program: dspy.Module, fingerprint: Fingerprint) -> Earlier:
+def read_earlier(log_dir: str | None, program: dspy.Module, val_size: int, fingerprint: Fingerprint) -> Earlier:
     """Read what is in a run's directory and make sure that it is this run's.
 
     Raises:
@@ -50,17 +51,14 @@ def read_earlier(log_dir: str | None, program: dspy.Module, fingerprint: Fingerp
         return Earlier()
     checkpoint = read_checkpoint(log_dir)
     if checkpoint is not None:
-        seed = {name: predictor.signature.instructions for name, predictor in program.named_predictors()}
-        check_checkpoint(checkpoint, seed, log_dir)
+        check_checkpoint(checkpoint, instructions_of(program), val_size, log_dir)
     check_fingerprint(log_dir, fingerprint)
     if checkpoint is None:
         return Earlier()
-    records = [
-        record
-        for record in RunLog(log_dir, name=ROUNDS_FILE).read()
-        # A round that ended after the checkpoint is run again.
-        if record["round"]["number"] <= checkpoint["i"] + 1
-    ]
+    written = list(RunLog(log_dir, name=ROUNDS_FILE).read())
+    # A round that ended after the checkpoint is run again, and then stands in the log twice: the later one counts.
+    by_number = {record["round"]["number"]: record for record in written}
+    records = [by_number[number] for number in sorted(by_number) if number <= checkpoint["i"] + 1]
     logger.info(
         "Resumed at round %d, %d metric calls already spent.", checkpoint["i"] + 2, checkpoint["total_num_evals"]
     )
@@ -70,7 +68,9 @@ def read_earlier(log_dir: str | None, program: dspy.Module, fingerprint: Fingerp
         timings=tuple((record["round"]["batch_size"], record["usable_seconds"]) for record in records),
         lessons=_lessons(records),
         sources={source["record_id"]: RecordSource(**source) for record in records for source in record["sources"]},
-        spend=Spend.from_dict(records[-1]["spend"]) if records else None,
+        spend=Spend.from_dict(written[-1]["spend"]) if written else None,
+        next_number=records[-1]["next_number"] if records else 1,
+        iteration=checkpoint["i"],
     )
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dspy_combee.learners.batch_control import BatchControl
-from dspy_combee.learners.gepa_evidence import CrashWatch, EvidenceLog, Rollouts, crashed_records
+from dspy_combee.learners.gepa_components import reached_components
+from dspy_combee.learners.gepa_crashes import CrashWatch, Rollouts, crashed_records
+from dspy_combee.learners.gepa_evidence import EvidenceLog
 from dspy_combee.learners.gepa_proposer import ProposalReport
 from dspy_combee.report.result import Round
 from dspy_combee.runtime.budget import Meter
@@ -40,6 +42,17 @@ class _Iteration:
     is_merge: bool = False
     is_accepted: bool = False
     val_score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """An iteration that GEPA has left, by itself or by a fault."""
+
+    finished: Round
+    usable_seconds: float | None
+    """What the controller may take for the time of a batch; None where it says nothing."""
+    proposal_errors: tuple[str, ...]
+    """Why every proposal of the iteration failed; empty when one did not, or none was made."""
 
 
 class GepaObserver:
@@ -83,12 +96,13 @@ class GepaObserver:
         self._on_state_saved = on_state_saved
         self._clock = clock
         self._now: _Iteration | None = None
+        self._ended: _Ended | None = None
         self._rollouts_of: dict[int, Rollouts] = {}
         self._crashed: dict[int, list[dict[str, Any]]] = {}
 
     def select_rollouts(self, trajectories: Sequence[Any], candidate: Mapping[str, str]) -> None:
         """Note whose records GEPA builds next (told by the component selector, which it asks just before)."""
-        self._count_unreached(trajectories, candidate)
+        self._count_unreached(trajectories, list(candidate))
         if self._now is not None:
             self._now.selected = next((r for r in self._now.rollouts if r.trajectories is trajectories), None)
 
@@ -111,18 +125,31 @@ class GepaObserver:
         self.reports.append(report)
         if self._now is not None:
             self._now.reports.append(report)
-        has_failed = report.aggregated is not None and report.aggregated.update is None
-        if has_failed and any(call.error for call in report.aggregated.calls if report.aggregated):
-            self.failed_proposals += 1
-            self.last_proposal_error = report.error
-        else:
-            self.failed_proposals = 0
+        for record in report.records:
+            if record.source is not None:
+                self._evidence.mark_read(record.source)
 
-    def _count_unreached(self, trajectories: Sequence[Any], candidate: Mapping[str, str]) -> None:
+    def settle(self) -> None:
+        """Take the last iteration into the records: it has come to its end, neither interrupted nor failed."""
+        ended, self._ended = self._ended, None
+        if ended is None:
+            return
+        if ended.finished.batch_size:
+            self._control.observe(batch_size=ended.finished.batch_size, seconds=ended.usable_seconds)
+        if ended.proposal_errors:
+            self.failed_proposals += 1
+            self.last_proposal_error = ended.proposal_errors[-1]
+        elif ended.finished.calls:
+            self.failed_proposals = 0
+        self.rounds.append(ended.finished)
+        self._on_round(ended.finished, ended.usable_seconds)
+        logger.info("%s", describe(ended.finished))
+
+    def _count_unreached(self, trajectories: Sequence[Any], names: Sequence[str]) -> None:
         """Count, for each predictor that no rollout ever called, the rollouts that passed it by."""
-        called = {step[0].signature.instructions for trajectory in trajectories for step in trajectory["trace"]}
-        for name, instruction in candidate.items():
-            if instruction in called:
+        called = reached_components(trajectories)
+        for name in names:
+            if name in called:
                 self._reached.add(name)
                 self.unreached.pop(name, None)
             elif name not in self._reached:
@@ -183,19 +210,19 @@ class GepaObserver:
         self._on_state_saved()
 
     def on_iteration_end(self, event: Mapping[str, Any]) -> None:
-        """Close the round: into the records, to the controller, one line of log."""
+        """Close the round. GEPA says so after a fault as well, so it counts only once `settle` is called."""
         now, self._now = self._now, None
         if now is None:
             return
         batch_size = len(now.rollouts[0].examples) if now.rollouts else 0
         is_warm = self._meter.spend.cached_calls > now.cached_calls
         usable = now.seconds if now.seconds and not now.is_merge and not is_warm else None
-        if batch_size:
-            self._control.observe(batch_size=batch_size, seconds=usable)
-        finished = _as_round(now, batch_size, now.seconds or self._clock() - now.began)
-        self.rounds.append(finished)
-        self._on_round(finished, usable)
-        logger.info("%s", describe(finished))
+        finished = replace(
+            _as_round(now, batch_size, now.seconds or self._clock() - now.began),
+            metric_calls=self._meter.spend.metric_calls,
+        )
+        errors = tuple(report.error for report in now.reports if report.has_failed)
+        self._ended = _Ended(finished, usable, errors if len(errors) == len(now.reports) else ())
 
 
 def describe(finished: Round) -> str:

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
+from dspy.teleprompt.gepa import instruction_proposal
 
 from dspy_combee.aggregation.base import Aggregated, Aggregation, AggregationJob
-from dspy_combee.aggregation.scan import Scan
+from dspy_combee.aggregation.scan import DEFAULT_REFLECTION_CHARS, Scan
+from dspy_combee.aggregation.single_pass import SinglePass
+from dspy_combee.aggregation.waves import CallRunner
 from dspy_combee.learners.base import Curate, Update
 from dspy_combee.learners.gepa_curate import LessonCurate, Proposer, RewriteCurate, join_lessons
 from dspy_combee.learners.gepa_records import (
-    SMALL_BATCH,
     ReflectiveRecord,
     as_reflections,
     counting,
@@ -28,12 +30,17 @@ from dspy_combee.learners.gepa_records import (
     without_perfect,
 )
 from dspy_combee.lessons import Lesson, attach_lessons, fit_lessons, merge_in_code, split_instruction
+from dspy_combee.records import render_record
 from dspy_combee.runtime.execution.base import Executor
 from dspy_combee.runtime.execution.threads import ThreadExecutor, default_num_workers
+from dspy_combee.scan import SMALL_BATCH
 from dspy_combee.seeding import branch_rng
 from dspy_combee.tool_blocks import keep_tool_block
 
 logger = logging.getLogger(__name__)
+
+InstructionProposer: Any = instruction_proposal.InstructionProposer
+"""DSPy's own proposer; the type checker takes its decorated class for a function."""
 
 Form = Literal["lessons", "rewrite"]
 DEFAULT_INSTRUCTION_CHARS = 40_000
@@ -47,7 +54,7 @@ class ProposalReport:
     records: tuple[ReflectiveRecord, ...]
     """The records that were read."""
     aggregated: Aggregated | None
-    """None when the wrapped proposer was simply called (one group, nothing learned before)."""
+    """What the calls gave; None when no call was made."""
     text: str | None
     """The new instruction; None when nothing usable came back."""
     lessons: tuple[Lesson, ...] = ()
@@ -56,6 +63,12 @@ class ProposalReport:
     """Lessons that had to go because of `max_instruction_chars`."""
     error: str = ""
     """Why there is no text."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether calls were made and none gave anything that can be used."""
+        aggregated = self.aggregated
+        return aggregated is not None and aggregated.update is None and any(call.error for call in aggregated.calls)
 
 
 @dataclass(slots=True)
@@ -72,6 +85,8 @@ class ProposerHooks:
     """Records with this score or more are left out of large batches; None keeps all."""
     tool_blocks: Mapping[str, str] = field(default_factory=dict)
     """The tool description of each component that has one; it stays word for word."""
+    stage: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """Opened around the calls, so that what they spend is known apart."""
 
 
 class CombeeProposer:
@@ -81,8 +96,8 @@ class CombeeProposer:
     `Combee(dspy.GEPA(...))` do so, which adds the batch-size controller, crashed examples, provenance and budgets.
 
     It never raises because a model call failed, since GEPA would pay for the whole iteration again: a component for
-    which nothing usable came back is left out, and GEPA keeps its parent. Finished calls are remembered: asked the
-    same again, it answers without a call.
+    which nothing usable came back is left out, and GEPA keeps its parent. Answers are remembered: asked again about
+    the same rollouts, it answers without a call.
     """
 
     def __new__(cls, proposer: Proposer | None = None, **settings: Any) -> CombeeProposer:
@@ -102,6 +117,7 @@ class CombeeProposer:
         max_instruction_chars: int = DEFAULT_INSTRUCTION_CHARS,
         executor: Executor | None = None,
         seed: int = 0,
+        plain_up_to: int = SMALL_BATCH,
         hooks: ProposerHooks | None = None,
     ) -> None:
         """Store the settings; nothing is called.
@@ -114,6 +130,8 @@ class CombeeProposer:
                 rewritten ones refused.
             executor: Where the calls run; None for threads, as many as `dspy.settings.num_threads`.
             seed: Decides the shuffles.
+            plain_up_to: Up to this many records of a component that has learned nothing yet, the wrapped proposer is
+                simply called; 0 for never.
             hooks: What an observed run plugs in.
 
         Raises:
@@ -129,10 +147,11 @@ class CombeeProposer:
         self.max_instruction_chars = max_instruction_chars
         self.executor = executor
         self.seed = seed
+        self.plain_up_to = plain_up_to
         self.hooks = hooks or ProposerHooks()
         self._numbers = counting()
         self._provenance: dict[str, dict[str, tuple[str, ...]]] = {}
-        self._answers: OrderedDict[str, dict[str, str]] = OrderedDict()
+        self._answered: deque[_Proposal] = deque(maxlen=64)
 
     def __call__(
         self,
@@ -148,13 +167,17 @@ class CombeeProposer:
             components_to_update: The components to propose for.
         """
         wanted = _Proposal(candidate, reflective_dataset, components_to_update)
-        if wanted.key not in self._answers:
+        answered = self._find(wanted)
+        if answered is None:
             pending = [_Proposal(*proposal) for proposal in self.hooks.pending()]
-            self._work([wanted, *(p for p in pending if p.key != wanted.key and p.key not in self._answers)])
-        return dict(self._answers[wanted.key])
+            others = [one for one in pending if one.key != wanted.key and self._find(one) is None]
+            with self.hooks.stage():
+                self._work([wanted, *others])
+            answered = wanted
+        return dict(answered.answers)
 
     def lessons_of(self, component: str, instruction: str) -> tuple[Lesson, ...]:
-        """Return the lessons that stand in an instruction, with the records known for them."""
+        """Return the lessons that stand in an instruction, with all records that taught the like."""
         known = self._provenance.get(component, {})
         _, lessons = split_instruction(instruction)
         return tuple(Lesson(one.text, known.get(one.text, ()), one.heading) for one in lessons)
@@ -162,7 +185,11 @@ class CombeeProposer:
     def remember_provenance(self, component: str, lessons: Sequence[Lesson]) -> None:
         """Take over which records taught which lesson, from an earlier part of the run."""
         known = self._provenance.setdefault(component, {})
-        known.update((lesson.text, lesson.record_ids) for lesson in lessons)
+        for lesson in lessons:
+            known[lesson.text] = tuple(dict.fromkeys((*known.get(lesson.text, ()), *lesson.record_ids)))
+
+    def _find(self, wanted: _Proposal) -> _Proposal | None:
+        return next((one for one in self._answered if one.key == wanted.key), None)
 
     def _work(self, proposals: Sequence[_Proposal]) -> None:
         """Work on all proposals in one wave and store their answers."""
@@ -176,7 +203,7 @@ class CombeeProposer:
         self._run_plain([part for part in parts if part.is_plain])
         scanned = [part for part in parts if not part.is_plain]
         executor = self.executor or ThreadExecutor(default_num_workers())
-        path = hashlib.sha256("".join(proposal.key for proposal in proposals).encode()).hexdigest()
+        path = hashlib.sha256("".join(proposal.digest for proposal in proposals).encode()).hexdigest()
         results = self.aggregation.aggregate(
             [part.job for part in scanned], executor=executor, rng=branch_rng(self.seed, "proposal", path)
         )
@@ -188,19 +215,25 @@ class CombeeProposer:
     def _part(self, proposal: _Proposal, component: str) -> _Part:
         records = identify([*proposal.dataset[component], *self.hooks.extra_records(proposal.dataset)], self._numbers)
         read = without_perfect(records, self.hooks.perfect_score)
-        current = proposal.candidate[component]
-        known = self.lessons_of(component, current)
-        reflections = as_reflections(read, component)
+        known = self.lessons_of(component, proposal.candidate[component])
+        is_one_call = self.aggregation.calls_for(len(read)) == 1
+        is_plain = is_one_call and (self.form == "rewrite" or (not known and len(records) <= self.plain_up_to))
+        reflections = as_reflections(read, component, max_chars=self._chars_a_record(len(read), is_one_call))
         curate = self._curate(proposal.candidate, component, known)
         job = AggregationJob(component, reflections, curate, join=_join if self.form == "lessons" else None)
-        is_one_call = self.aggregation.calls_for(len(read)) == 1
-        is_plain = not known and is_one_call and (self.form == "rewrite" or len(read) <= SMALL_BATCH)
         return _Part(component, proposal.candidate, tuple(read), known, job, is_plain)
+
+    def _chars_a_record(self, count: int, is_one_call: bool) -> int:
+        """Return how long a record may be: the wrapped proposer reads records, whose text no aggregation splits."""
+        own = self.aggregation.max_reflection_chars if isinstance(self.aggregation, Scan | SinglePass) else None
+        is_shared = is_one_call and (own is not None)
+        limit = own or DEFAULT_REFLECTION_CHARS
+        return max(200, limit // max(1, count)) if is_shared else limit
 
     def _curate(self, candidate: Mapping[str, str], component: str, known: tuple[Lesson, ...]) -> Curate:
         if self.form == "lessons":
             own, _ = split_instruction(candidate[component])
-            return LessonCurate(own, known)
+            return cast("Curate", LessonCurate(own, known))
         return RewriteCurate(component, candidate, self.proposer, self.max_instruction_chars)
 
     def _run_plain(self, parts: Sequence[_Part]) -> None:
@@ -216,9 +249,8 @@ class CombeeProposer:
             )
             for part in parts
         ]
-        from dspy_combee.aggregation.single_pass import SinglePass
-
-        results = SinglePass().aggregate(jobs, executor=executor, rng=branch_rng(self.seed, "plain"))
+        runner = self.aggregation.runner if isinstance(self.aggregation, Scan | SinglePass) else CallRunner()
+        results = SinglePass(runner=runner).aggregate(jobs, executor=executor, rng=branch_rng(self.seed, "plain"))
         for part, result in zip(parts, results, strict=True):
             part.report = self._finish(part, result)
 
@@ -230,6 +262,9 @@ class CombeeProposer:
             return self._with_lessons(part, result)
         block = self.hooks.tool_blocks.get(part.component)
         text = keep_tool_block(result.update.entries[0].text, block)
+        if text.strip() == part.candidate[part.component].strip():
+            note = "the proposal is the current instruction"
+            return ProposalReport(part.component, part.records, result, None, error=note)
         return ProposalReport(part.component, part.records, result, text)
 
     def _with_lessons(self, part: _Part, result: Aggregated) -> ProposalReport:
@@ -246,18 +281,15 @@ class CombeeProposer:
         return ProposalReport(part.component, part.records, result, text, kept, left_out)
 
     def _store(self, proposal: _Proposal) -> None:
-        answers: dict[str, str] = {}
         for part in proposal.parts:
             report = part.report
             assert report is not None
             if report.text is not None:
-                answers[part.component] = report.text
+                proposal.answers[part.component] = report.text
             else:
                 logger.debug("No new instruction for %s: %s", part.component, report.error)
             self.hooks.on_report(report)
-        self._answers[proposal.key] = answers
-        while len(self._answers) > 64:
-            self._answers.popitem(last=False)
+        self._answered.append(proposal)
 
 
 class _BuiltinCombeeProposer(CombeeProposer, InstructionProposer):
@@ -278,7 +310,11 @@ class _Part:
 
 
 class _Proposal:
-    """One call of the proposer, known by what it was asked."""
+    """One call of the proposer, known by what it was asked and by the very records it was asked about.
+
+    It keeps the records alive, so that no later one can be taken for them. GEPA shows its callbacks copies of the
+    records that share their values.
+    """
 
     def __init__(
         self,
@@ -290,19 +326,24 @@ class _Proposal:
         self.dataset = dataset
         self.components = tuple(components)
         self.parts: list[_Part] = []
-        self.key = _digest(candidate, dataset, self.components)
+        self.answers: dict[str, str] = {}
+        self.digest = _digest(candidate, dataset, self.components)
+        # The same texts from other rollouts are another question: the model may have another answer this time.
+        self.key = (self.digest, tuple(id(value) for value in _values(dataset)))
+
+
+def _values(dataset: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Any]:
+    return (value for name in sorted(dataset) for record in dataset[name] for value in record.values())
 
 
 def _digest(
     candidate: Mapping[str, str], dataset: Mapping[str, Sequence[Mapping[str, Any]]], components: tuple[str, ...]
 ) -> str:
     """Return a text that is equal for equal questions: the texts, not the objects, decide."""
-    from dspy_combee.records import render_record
-
     parts = [repr(sorted(candidate.items())), repr(components)]
     parts.extend(render_record(name, record) for name in sorted(dataset) for record in dataset[name])
     return hashlib.sha256("\x1f".join(parts).encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _join(updates: Sequence[Update]) -> Update:
-    return join_lessons(cast("Any", updates))
+    return cast("Update", join_lessons(cast("Any", updates)))

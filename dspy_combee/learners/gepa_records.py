@@ -10,10 +10,8 @@ from typing import Any
 from dspy_combee.learners.base import Reflection
 from dspy_combee.learners.gepa_evidence import SourcedFeedback
 from dspy_combee.provenance import RecordSource
-from dspy_combee.records import render_record
-
-SMALL_BATCH = 3
-"""Up to this many records there is one group, and every record is read, as in plain GEPA."""
+from dspy_combee.records import render_record, shorten_record
+from dspy_combee.scan import SMALL_BATCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +52,16 @@ def without_perfect(records: Sequence[ReflectiveRecord], perfect_score: float | 
 def as_reflections(
     records: Sequence[ReflectiveRecord], component: str, *, max_chars: int | None = None
 ) -> tuple[Reflection, ...]:
-    """Return the records as an aggregation reads them."""
-    return tuple(
-        Reflection(
-            render_record(record.record_id, record.record, max_chars=max_chars),
-            (record.record_id,),
-            component,
-            score=record.source.score if record.source else None,
-            details=record.record,
-        )
-        for record in records
-    )
+    """Return the records as an aggregation reads them, none longer than `max_chars` as text."""
+    reflections: list[Reflection] = []
+    for record in records:
+        details = record.record
+        if max_chars is not None:
+            details = shorten_record(details, max_chars - len(record.record_id) - 4)
+        text = render_record(record.record_id, details, max_chars=max_chars)
+        score = record.source.score if record.source else None
+        reflections.append(Reflection(text, (record.record_id,), component, score=score, details=details))
+    return tuple(reflections)
 
 
 def counting(start: int = 1) -> Iterator[int]:

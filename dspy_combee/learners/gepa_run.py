@@ -4,37 +4,36 @@ from __future__ import annotations
 
 import importlib.metadata
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import dspy
 
 from dspy_combee.errors import BudgetExhausted
-from dspy_combee.learners.batch_control import BatchControl, controller_within
-from dspy_combee.learners.gepa import (
-    GepaParts,
-    GepaSettings,
-    affordable_batch,
-    mark_equal_signatures,
-    metric_call_limit,
-    wire,
-    without_marks,
-)
-from dspy_combee.learners.gepa_evidence import Aborted, AbortSwitch, CrashWatch, EvidenceLog, SourcedMetric
+from dspy_combee.learners.batch_control import BatchControl, controller_within, fixed_size_within
+from dspy_combee.learners.gepa import GepaParts, GepaSettings, affordable_batch, metric_call_limit, wire
+from dspy_combee.learners.gepa_abort import Aborted, AbortSwitch
+from dspy_combee.learners.gepa_components import feedback_calls, mark_components, without_marks
+from dspy_combee.learners.gepa_crashes import AGGREGATION_STAGE, CrashWatch
+from dspy_combee.learners.gepa_evidence import EvidenceLog, SourcedMetric
+from dspy_combee.learners.gepa_finish import best_candidate, copied_from_train_set, provenance_of
 from dspy_combee.learners.gepa_history import ROUNDS_FILE, read_earlier
 from dspy_combee.learners.gepa_observer import GepaObserver
 from dspy_combee.learners.gepa_proposer import CombeeProposer, ProposerHooks
-from dspy_combee.learners.gepa_state import keep_previous, with_instructions
+from dspy_combee.learners.gepa_resume import RememberedDraws, ResumedValset
+from dspy_combee.learners.gepa_state import keep_previous
 from dspy_combee.learners.gepa_stopping import Stopping
 from dspy_combee.metrics import MetricCall
-from dspy_combee.provenance import Provenance, RecordSource, SourcedLine
+from dspy_combee.provenance import RecordSource
 from dspy_combee.report.diff import instruction_diff
 from dspy_combee.report.result import CombeeResult, Round, StopReason
 from dspy_combee.runtime.budget import Meter
-from dspy_combee.runtime.execution.threads import default_num_workers
+from dspy_combee.runtime.execution.threads import ThreadExecutor, default_num_workers
+from dspy_combee.runtime.interrupt import notice_interrupt
 from dspy_combee.runtime.quiet import quiet_progress
 from dspy_combee.runtime.run_log import Fingerprint, RunLog, fingerprint_run
+from dspy_combee.scan import SMALL_BATCH
 from dspy_combee.settings import RunSettings
 from dspy_combee.tool_blocks import find_tool_blocks
 
@@ -46,7 +45,7 @@ class GepaRun:
 
     def __init__(
         self,
-        base: dspy.GEPA,
+        base: Any,
         settings: RunSettings,
         student: dspy.Module,
         trainset: Sequence[dspy.Example],
@@ -59,11 +58,14 @@ class GepaRun:
         self._trainset = list(trainset)
         self._valset = list(valset) if valset is not None else None
         self._log_dir = settings.log_dir or base.log_dir
-        self._program = mark_equal_signatures(student)
+        self._val_size = len(self._valset if self._valset is not None else self._trainset)
+        self._num_threads = base.num_threads or default_num_workers()
+        self._program = mark_components(student)
         self._limit = self._metric_call_limit()
-        self._earlier = read_earlier(self._log_dir, student, self._fingerprint())
+        self._earlier = read_earlier(self._log_dir, student, self._val_size, self._fingerprint())
         self._meter = Meter(self._lm_budget(), already_spent=self._earlier.spend)
         self._logged_sources = len(self._earlier.sources)
+        self._checked_program = self._earlier.is_resumed
         self._log = RunLog(self._log_dir, name=ROUNDS_FILE) if self._log_dir else None
         self._parts = self._build_parts()
 
@@ -87,7 +89,10 @@ class GepaRun:
         except KeyboardInterrupt as interrupt:
             reason, error = "interrupted", interrupt
         except Aborted as aborted:
-            error = self._parts.abort.error or aborted
+            # A worker that was refused a call may be heard before the one that was interrupted.
+            was_interrupted = self._parts.abort.was_interrupted and self._parts.abort.error is None
+            reason = "interrupted" if was_interrupted else "error"
+            error = KeyboardInterrupt() if was_interrupted else self._parts.abort.error or aborted
         except BaseException as failure:
             error = failure
             raise
@@ -101,12 +106,18 @@ class GepaRun:
 
     def _compile(self) -> dspy.Module:
         wired = wire(self._base, self._parts, self._gepa_settings(), self._limit)
+        valset: Any = self._valset
+        if self._earlier.is_resumed:
+            valset = ResumedValset(self._valset if self._valset is not None else self._trainset)
+        else:
+            self._warn_of_small_budget()
         with (
             self._meter.installed(),
-            dspy.context(callbacks=[*dspy.settings.callbacks, self._parts.crashes]),
+            notice_interrupt(self._parts.abort.interrupt),
+            dspy.context(callbacks=[self._parts.crashes, *dspy.settings.callbacks]),
             quiet_progress(keep_main_bar=self._settings.progress),
         ):
-            compiled = wired.compile(self._program, trainset=self._trainset, valset=self._valset)
+            compiled = wired.compile(self._program, trainset=self._trainset, valset=valset)
         if self._parts.abort.error is not None:
             raise Aborted(str(self._parts.abort.error))
         return without_marks(compiled, self._student)
@@ -114,11 +125,12 @@ class GepaRun:
     def _build_parts(self) -> GepaParts:
         base, settings = self._base, self._settings
         abort = AbortSwitch()
-        crashes = CrashWatch(abort)
+        crashes = CrashWatch(abort, num_threads=self._num_threads)
         evidence = EvidenceLog(
             {id(example): index for index, example in enumerate(self._trainset)},
-            first_number=self._earlier.next_number,
-            sources=dict(self._earlier.sources),
+            {id(example): index for index, example in enumerate(self._valset or ())},
+            next_number=self._earlier.next_number,
+            read=dict(self._earlier.sources),
         )
         metric = SourcedMetric(
             MetricCall(base.metric_fn, perfect_score=base.perfect_score),
@@ -145,35 +157,101 @@ class GepaRun:
             max_instruction_chars=settings.max_instruction_chars,
             executor=settings.executor,
             seed=settings.seed,
+            plain_up_to=SMALL_BATCH if self._is_plain_gepa(control) else 0,
             hooks=ProposerHooks(
                 pending=observer.pending,
                 extra_records=observer.crashed_records,
                 on_report=observer.note_report,
                 perfect_score=base.perfect_score if base.skip_perfect_score else None,
                 tool_blocks=find_tool_blocks(self._student),
+                stage=lambda: self._meter.stage(AGGREGATION_STAGE),
             ),
         )
         for component, lessons in self._earlier.lessons.items():
             proposer.remember_provenance(component, lessons)
         stopping = Stopping(
             observer=observer,
-            abort=abort,
+            on_checkpoint=self._before_checkpoint,
             perfect_score=base.perfect_score,
             patience=settings.patience,
             max_metric_calls=lambda: self._limit,
             affordable=self._is_affordable,
             own=_as_list(base.gepa_kwargs.get("stop_callbacks")),
         )
-        return GepaParts(metric, proposer, observer, stopping, control, crashes, evidence, abort)
+        return GepaParts(
+            metric=metric,
+            proposer=proposer,
+            observer=observer,
+            stopping=stopping,
+            control=control,
+            crashes=crashes,
+            evidence=evidence,
+            abort=abort,
+            on_selected=self._prepare_feedback,
+            draws=self._draws(control),
+        )
+
+    def _is_plain_gepa(self, control: BatchControl) -> bool:
+        """Whether GEPA's own sampler and proposer decide, as in a run without Combee."""
+        return self._has_own_sampler() or (control.fixed is not None and control.fixed <= SMALL_BATCH)
+
+    def _has_own_sampler(self) -> bool:
+        return self._base.gepa_kwargs.get("batch_sampler") is not None
+
+    def _draws(self, control: BatchControl) -> RememberedDraws | None:
+        if self._log_dir is None or not self._is_plain_gepa(control):
+            return None
+        own = self._base.gepa_kwargs.get("sampling_strategy")
+        return RememberedDraws(own, self._log_dir, resumed_at=self._earlier.iteration)
+
+    def _prepare_feedback(
+        self, trajectories: Sequence[Any], candidate: Mapping[str, str], names: Sequence[str]
+    ) -> None:
+        """Ask the metric for feedback in as many threads as rollouts run in; GEPA would ask in one."""
+        self._parts.observer.select_rollouts(trajectories, candidate)
+        if len(trajectories) > SMALL_BATCH and self._num_threads > 1:
+            calls = feedback_calls(trajectories, names, self._program)
+            self._parts.metric.prepare(calls, ThreadExecutor(self._num_threads))
+
+    def _before_checkpoint(self, iteration: int) -> None:
+        self._parts.abort.refuse_when_closed()
+        if not self._checked_program:
+            self._checked_program = True
+            examples = self._valset if self._valset is not None else self._trainset
+            self._parts.crashes.refuse_broken_program(examples)
+        if self._parts.draws is not None:
+            self._parts.draws.save(iteration)
+
+    def _warn_of_small_budget(self) -> None:
+        size = self._parts.control.size()
+        proposals = max(0, self._limit - self._val_size) // (2 * size + self._val_size)
+        if proposals < 3:
+            logger.warning(
+                "The budget of %d metric calls allows about %d proposals: %d validate the student, a proposal takes up "
+                "to %d (a batch of %d before and after, and %d to validate it).",
+                self._limit,
+                proposals,
+                self._val_size,
+                2 * size + self._val_size,
+                size,
+                self._val_size,
+            )
 
     def _batch_control(self) -> BatchControl:
         settings = self._settings
-        fixed = None if settings.batch_size is None else min(settings.batch_size, len(self._trainset))
+        fixed = None
+        if settings.batch_size is not None:
+            fixed = fixed_size_within(
+                settings.batch_size,
+                train_size=len(self._trainset),
+                metric_calls=self._limit,
+                val_size=self._val_size,
+            )
         controller = controller_within(
             settings.controller,
             train_size=len(self._trainset),
             metric_calls=self._limit,
-            num_threads=self._base.num_threads or default_num_workers(),
+            num_threads=self._num_threads,
         )
         control = BatchControl(controller, fixed)
         control.replay(self._earlier.timings)
@@ -190,19 +268,21 @@ class GepaRun:
         return replace(self._settings.budget, max_metric_calls=None)
 
     def _is_affordable(self, state: Any) -> bool:
-        if self._parts.control.fixed is not None and self._parts.control.fixed <= 3:
+        """Whether the budget allows another whole batch; batches as small as GEPA's own may run past it as there."""
+        control = self._parts.control
+        if self._is_plain_gepa(control):
             return True
         affordable = affordable_batch(state, self._limit)
-        return affordable is None or affordable >= 1
+        needed = control.fixed if control.fixed is not None else control.controller.candidates[0]
+        return affordable is None or affordable >= needed
 
     def _gepa_settings(self) -> GepaSettings:
         return GepaSettings(
             seed=self._settings.seed,
             log_dir=self._log_dir,
-            max_metric_calls=self._limit,
             frozen=self._settings.frozen,
             is_resumed=self._earlier.is_resumed,
-            own_sampler="batch_sampler" in self._base.gepa_kwargs,
+            own_sampler=self._has_own_sampler(),
         )
 
     def _fingerprint(self) -> Fingerprint:
@@ -229,12 +309,13 @@ class GepaRun:
                     report.component: [[one.text, list(one.record_ids)] for one in report.lessons] for report in reports
                 },
                 "sources": [source.to_dict() for source in self._new_sources()],
+                "next_number": self._parts.evidence.next_number,
             }
         )
 
     def _new_sources(self) -> list[RecordSource]:
-        """Return the sources of records that have not been written to the log yet."""
-        sources = list(self._parts.evidence.sources.values())[self._logged_sources :]
+        """Return the sources of the read records that have not been written to the log yet."""
+        sources = list(self._parts.evidence.read.values())[self._logged_sources :]
         self._logged_sources += len(sources)
         return sources
 
@@ -243,19 +324,21 @@ class GepaRun:
             keep_previous(self._log_dir)
 
     def _best_so_far(self) -> dspy.Module:
+        """Return the best candidate of a run that GEPA did not bring to its end."""
         state = self._parts.observer.state
         if state is None:
             return self._student.deepcopy()
-        scores = list(state.program_full_scores_val_set)
-        best = state.program_candidates[max(range(len(scores)), key=scores.__getitem__)]
-        return without_marks(with_instructions(self._program, best), self._student)
+        return best_candidate(state, self._student, with_results=self._base.track_stats, seed=self._base.seed)
 
     def _finish(
         self, best: dspy.Module, reason: StopReason, error: BaseException | None, seconds: float
     ) -> CombeeResult:
         observer, control = self._parts.observer, self._parts.control
         scores = list(observer.state.program_full_scores_val_set) if observer.state is not None else []
-        result = CombeeResult(
+        missing, scored = self._parts.metric.missing_feedback()
+        if missing and reason != "error":
+            logger.warning("%d of %d feedback texts are empty: there the score alone is shown.", missing, scored)
+        return CombeeResult(
             stop_reason=reason,
             rounds=tuple(observer.rounds),
             seconds=seconds,
@@ -263,30 +346,18 @@ class GepaRun:
             spend_by_stage=self._meter.spend_by_stage,
             batch_size=control.size() if control.fixed is None else control.fixed,
             fit=control.fit,
-            provenance=self._provenance(best),
+            provenance=provenance_of(best, self._parts.proposer, self._parts.evidence),
             seed_score=scores[0] if scores else observer.seed_score,
             best_score=max(scores) if scores else observer.seed_score,
             unreached=dict(observer.unreached),
             error="" if error is None else f"{type(error).__name__}: {error}",
             config=self._config(),
+            longest_shared_span=copied_from_train_set(best, self._student, self._trainset),
             diff=instruction_diff(self._student, best),
             best_program=best,
         )
-        missing, scored = self._parts.metric.missing_feedback()
-        if missing and reason != "error":
-            logger.warning("%d of %d feedback texts are empty: there the score alone is shown.", missing, scored)
-        return result
-
-    def _provenance(self, program: dspy.Module) -> Provenance:
-        lines = tuple(
-            SourcedLine(name, lesson.text, lesson.record_ids)
-            for name, predictor in program.named_predictors()
-            for lesson in self._parts.proposer.lessons_of(name, predictor.signature.instructions)
-        )
-        return Provenance(lines, dict(self._parts.evidence.sources))
 
     def _config(self) -> dict[str, Any]:
-        versions = {name: importlib.metadata.version(name) for name in ("dspy", "gepa")}
         return {
             "base": "dspy.GEPA",
             "aggregation": self._settings.aggregation.name,
@@ -295,8 +366,8 @@ class GepaRun:
             "max_metric_calls": self._limit,
             "seed": self._settings.seed,
             "train_size": len(self._trainset),
-            "val_size": len(self._valset or self._trainset),
-            "versions": versions,
+            "val_size": self._val_size,
+            "versions": {name: importlib.metadata.version(name) for name in ("dspy", "gepa")},
         }
 
 

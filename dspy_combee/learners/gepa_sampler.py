@@ -1,14 +1,15 @@
 """Which examples, and how many, GEPA reflects on next: variable batch sizes that survive a resume.
 
 GEPA pickles its own state only. So nothing is drawn from a generator that lives on: the order of an epoch follows from
-the seed and the epoch's number, the position in it from the minibatches in GEPA's own trace, the size from the
+the seed and the epoch's number, what is left of it from the minibatches in GEPA's own trace, the size from the
 controller's observations in the run log, the parent from the seed and the iteration.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dspy_combee.seeding import branch_rng
@@ -17,30 +18,25 @@ SizeOf = Callable[[Any], int]
 """From GEPA's state to the size of the next minibatch."""
 
 
-def next_minibatch(ids: Sequence[Any], *, taken: int, size: int, seed: int) -> list[Any]:
-    """Return the ids at positions `taken ... taken + size` of an endless sequence of shuffled epochs.
+def next_minibatch(ids: Sequence[Any], *, taken: Mapping[Any, int], size: int, seed: int) -> list[Any]:
+    """Return the ids that were taken least often, in the shuffled order of their epoch; none of them twice.
 
-    No id is given twice: where the batch runs over the end of an epoch, ids of the next one that it holds already are
-    passed over.
+    However the sizes vary, no id is ever taken more than once more often than another one.
 
     Args:
         ids: All ids of the train set.
-        taken: How many ids earlier minibatches took.
+        taken: How often earlier minibatches took each of them; missing means never.
         size: How many are wanted; more than there are ids gives each once.
         seed: Decides the order of every epoch.
     """
-    wanted = min(size, len(ids))
-    epoch, position = divmod(taken, len(ids))
-    batch: dict[Any, None] = {}
-    while len(batch) < wanted:
+    batch: list[Any] = []
+    for epoch in sorted({taken.get(identifier, 0) for identifier in ids}):
+        if len(batch) >= size:
+            break
         order = list(ids)
         branch_rng(seed, "epoch", epoch).shuffle(order)
-        for identifier in order[position:]:
-            if len(batch) == wanted:
-                break
-            batch.setdefault(identifier)
-        epoch, position = epoch + 1, 0
-    return list(batch)
+        batch.extend(identifier for identifier in order if taken.get(identifier, 0) == epoch)
+    return batch[:size]
 
 
 class ResumableBatchSampler:
@@ -50,25 +46,30 @@ class ResumableBatchSampler:
         self._size_of = size_of
         self._seed = seed
         self._iteration: int | None = None
-        self._taken_now = 0
+        self._taken_now: Counter[Any] = Counter()
 
     def next_minibatch_ids(self, loader: Any, state: Any) -> list[Any]:
         """Return the next minibatch; further calls within one iteration get the following ones."""
         if state.i != self._iteration:
-            self._iteration, self._taken_now = state.i, 0
+            self._iteration, self._taken_now = state.i, Counter()
         batch = next_minibatch(
             list(loader.all_ids()),
             taken=examples_taken(state.full_program_trace) + self._taken_now,
             size=self._size_of(state),
             seed=self._seed,
         )
-        self._taken_now += len(batch)
+        self._taken_now.update(batch)
         return batch
 
 
-def examples_taken(full_program_trace: Sequence[dict[str, Any]]) -> int:
-    """Return how many examples all minibatches in GEPA's trace hold together."""
-    return sum(len(task["subsample_ids"]) for iteration in full_program_trace for task in iteration.get("tasks", ()))
+def examples_taken(full_program_trace: Sequence[dict[str, Any]]) -> Counter[Any]:
+    """Return how often each example stands in the minibatches of GEPA's trace."""
+    return Counter(
+        identifier
+        for iteration in full_program_trace
+        for task in iteration.get("tasks", ())
+        for identifier in task["subsample_ids"]
+    )
 
 
 class ReseededCandidateSelector:

@@ -17,6 +17,7 @@ from typing import Any
 import dspy
 
 from dspy_combee.errors import ResumeMismatchError, RunLogError
+from dspy_combee.instructions import with_instructions
 
 logger = logging.getLogger(__name__)
 
@@ -58,11 +59,14 @@ def read_checkpoint(directory: str) -> dict[str, Any] | None:
     return contents
 
 
-def check_checkpoint(checkpoint: Mapping[str, Any], seed_candidate: Mapping[str, str], directory: str) -> None:
+def check_checkpoint(
+    checkpoint: Mapping[str, Any], seed_candidate: Mapping[str, str], val_size: int, directory: str
+) -> None:
     """Refuse a checkpoint of another program, which GEPA would fail on with a bare `KeyError` or mix in silently.
 
     Raises:
-        ResumeMismatchError: the predictors or their first instructions differ; the message names them.
+        ResumeMismatchError: the predictors or their first instructions differ, or examples were validated that there
+            are not; the message names them.
     """
     known = checkpoint["program_candidates"][0]
     changed = sorted(name for name in {*known, *seed_candidate} if known.get(name) != seed_candidate.get(name))
@@ -70,6 +74,12 @@ def check_checkpoint(checkpoint: Mapping[str, Any], seed_candidate: Mapping[str,
         raise ResumeMismatchError(
             f"{directory} must belong to the same run to be resumed, but the predictors {changed} are missing there, "
             "new, or had another instruction. Use another log_dir for a new run."
+        )
+    last = max(checkpoint["prog_candidate_val_subscores"][0], default=-1)
+    if isinstance(last, int) and last >= val_size:
+        raise ResumeMismatchError(
+            f"{directory} must belong to the same run to be resumed, but it has scores of more than {val_size} "
+            "validation examples. Use another log_dir for a new run."
         )
 
 
@@ -93,15 +103,6 @@ def load_candidates(log_dir: str | os.PathLike[str], program: dspy.Module) -> li
     if known != names:
         raise ResumeMismatchError(f"the program must have the predictors {sorted(known)}, it has {sorted(names)}")
     return [with_instructions(program, candidate) for candidate in checkpoint["program_candidates"]]
-
-
-def with_instructions(program: dspy.Module, candidate: Mapping[str, str]) -> dspy.Module:
-    """Return a copy of the program with the given instructions."""
-    made = program.deepcopy()
-    for name, predictor in made.named_predictors():
-        if name in candidate:
-            predictor.signature = predictor.signature.with_instructions(candidate[name])
-    return made
 
 
 def _load(path: Path) -> dict[str, Any] | None:

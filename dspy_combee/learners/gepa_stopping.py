@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dspy_combee.errors import LMUnavailableError
-from dspy_combee.learners.gepa_evidence import AbortSwitch
 from dspy_combee.learners.gepa_observer import GepaObserver
 from dspy_combee.report.result import StopReason
 
@@ -20,7 +19,7 @@ class Stopping:
 
     Args:
         observer: Knows the rounds and the failed proposals.
-        abort: Closed when the run has to end at once.
+        on_checkpoint: Called with `i` of the state that GEPA is about to write.
         perfect_score: Stop when the best candidate's mean validation score reaches it; None never does.
         patience: Rounds without a better candidate before the run ends; None for no such limit.
         max_metric_calls: GEPA's own limit, to name the reason.
@@ -32,7 +31,7 @@ class Stopping:
         self,
         *,
         observer: GepaObserver,
-        abort: AbortSwitch,
+        on_checkpoint: Callable[[int], None],
         perfect_score: float | None,
         patience: int | None,
         max_metric_calls: Callable[[], int | None],
@@ -41,7 +40,7 @@ class Stopping:
     ) -> None:
         self.reason: StopReason | None = None
         self._observer = observer
-        self._abort = abort
+        self._on_checkpoint = on_checkpoint
         self._perfect_score = perfect_score
         self._patience = patience
         self._max_metric_calls = max_metric_calls
@@ -56,8 +55,10 @@ class Stopping:
             LMUnavailableError: the reflection model failed in several proposals in a row.
         """
         self._observer.state = state
+        self._observer.settle()
         self._raise_when_reflection_is_down()
         self.reason = self._reason(state)
+        self._on_checkpoint(state.i)
         return self.reason is not None
 
     def _reason(self, state: Any) -> StopReason | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -51,6 +52,8 @@ class Round:
     """Learned lines that had to go because of the length limit."""
     notes: tuple[str, ...] = ()
     """What went wrong or was stood in for, in words."""
+    metric_calls: int | None = None
+    """Examples scored since the run began, up to the end of this round; None when they were not counted."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields, ready for JSON."""
@@ -93,6 +96,8 @@ class CombeeResult:
     """What ended the run, when `stop_reason` is "error" or "interrupted"."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The settings and versions of the run."""
+    longest_shared_span: str = ""
+    """The longest stretch of what was learned that stands word for word in the train set; empty below 20 characters."""
     diff: str = ""
     """The learned instructions against the student's, as a unified diff."""
     best_program: Any = field(default=None, compare=False)
@@ -108,13 +113,22 @@ class CombeeResult:
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the program, ready for JSON."""
         plain = replace(self, best_program=None, rounds=(), spend_by_stage={}, provenance=Provenance(), fit=None)
-        names = ("stop_reason", "seconds", "batch_size", "seed_score", "best_score", "error", "diff")
+        names = (
+            "stop_reason",
+            "seconds",
+            "batch_size",
+            "seed_score",
+            "best_score",
+            "error",
+            "diff",
+            "longest_shared_span",
+        )
         return {
             **{name: getattr(plain, name) for name in names},
             "rounds": [item.to_dict() for item in self.rounds],
             "spend": self.spend.to_dict(),
             "spend_by_stage": {name: spend.to_dict() for name, spend in self.spend_by_stage.items()},
-            "fit": None if self.fit is None else asdict(self.fit),
+            "fit": None if self.fit is None else {name: _finite(value) for name, value in asdict(self.fit).items()},
             "provenance": self.provenance.to_dict(),
             "unreached": dict(self.unreached),
             "config": dict(self.config),
@@ -134,3 +148,8 @@ class CombeeResult:
         from dspy_combee.report.html import render_result
 
         return render_result(self)
+
+
+def _finite(value: Any) -> Any:
+    """Return the value, or None for a number that JSON cannot hold."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,7 +1,9 @@
 """An instruction acts in the calls that are entered through its edge, in no other, on every kind of program."""
 
 import asyncio
+import concurrent.futures
 import contextlib
+import contextvars
 import copy
 import pickle
 
@@ -382,6 +384,61 @@ def test_parallel_workers_fork_from_the_last_node_and_join_afterwards():
         "plan -> part": 5,
         "JOIN -> merge": 1,
     }
+
+
+class Compound(dspy.Module):
+    def __init__(self):
+        super().__init__()
+        self.draft = dspy.Predict("question -> draft")
+        self.polish = dspy.Predict("draft -> summary")
+
+    def forward(self, question):
+        return self.polish(draft=self.draft(question=question).draft)
+
+
+class Workers(dspy.Module):
+    def __init__(self, run_all):
+        super().__init__()
+        self.part = Compound()
+        self.merge = dspy.Predict("summary -> answer")
+        self.run_all = run_all
+
+    def forward(self, question):
+        self.run_all(self.part, [f"{question} {index}" for index in range(6)])
+        return self.merge(summary="s")
+
+
+def in_dspys_own_workers(module, questions):
+    dspy.Parallel(num_threads=2, disable_progress_bar=True)([(module, {"question": each}) for each in questions])
+
+
+def in_threads_with_copied_contexts(module, questions):
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        calls = [pool.submit(contextvars.copy_context().run, module, question=each) for each in questions]
+        for call in calls:
+            call.result()
+
+
+@pytest.mark.parametrize("run_all", [in_dspys_own_workers, in_threads_with_copied_contexts])
+def test_items_that_share_a_worker_thread_do_not_follow_each_other(run_all):
+    example = dspy.Example(question="q").with_inputs("question")
+    with dspy.context(lm=answering_lm()):
+        sites = list_sites(Workers(run_all), [example])
+    assert {str(edge): edge.count for edge in sites.edges} == {
+        "START -> part.draft": 6,
+        "part.draft -> part.polish": 6,
+        "JOIN -> merge": 1,
+    }
+
+
+def test_a_single_hop_to_another_thread_is_no_fork():
+    def one_hop(module, questions):
+        in_threads_with_copied_contexts(module, questions[:1])
+
+    example = dspy.Example(question="q").with_inputs("question")
+    with dspy.context(lm=answering_lm()):
+        sites = list_sites(Workers(one_hop), [example])
+    assert CallSite("part.polish", "merge") in sites.sites
 
 
 def test_asyncio_tasks_fork_and_join_and_twenty_runs_at_once_do_not_mix():

@@ -1,5 +1,6 @@
 """Paired trials: both arms go on from the same checkpoint, and what cannot be known is not a score."""
 
+import json
 import threading
 
 import dspy
@@ -481,7 +482,8 @@ def test_a_record_survives_json():
         trial = paired_trial(
             resident(house), RECURRING, EXAMPLE, locked(house), environment=deepcopy_environment(house)
         )
-    assert TrialRecord.from_dict(trial.to_dict()) == trial
+    assert TrialRecord.from_dict(json.loads(json.dumps(trial.to_dict()))) == trial
+    assert "applied" in trial._repr_html_()
 
 
 def test_a_recording_of_another_program_or_example_is_refused():

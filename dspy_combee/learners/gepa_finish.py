@@ -1,0 +1,85 @@
+"""What is made of a GEPA run once it has ended, however it ended: its best program, and where that came from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dspy
+
+from dspy_combee.instructions import instructions_of, with_instructions
+from dspy_combee.learners.gepa_evidence import EvidenceLog
+from dspy_combee.learners.gepa_proposer import CombeeProposer
+from dspy_combee.lessons import split_instruction
+from dspy_combee.provenance import Provenance, SourcedLine, longest_shared_span
+from dspy_combee.records import render_value
+
+logger = logging.getLogger(__name__)
+
+LONG_SHARED_SPAN = 60
+"""A stretch of so many characters that a prompt shares with the train set is worth a warning."""
+
+
+def best_candidate(state: Any, student: dspy.Module, *, with_results: bool, seed: int | None) -> dspy.Module:
+    """Return the best program in GEPA's state, the first of those with the highest validation score.
+
+    Args:
+        state: GEPA's state; not modified.
+        student: The program that was compiled; not modified.
+        with_results: Whether the program gets the `detailed_results` that `dspy.GEPA` would have given it.
+        seed: The optimizer's seed, which stands in those.
+    """
+    scores = list(state.program_full_scores_val_set)
+    best = max(range(len(scores)), key=scores.__getitem__)
+    program = with_instructions(student, state.program_candidates[best])
+    if with_results:
+        from dspy.teleprompt.gepa import gepa as dspy_gepa
+        from gepa.core.result import GEPAResult
+
+        results: Any = dspy_gepa.DspyGEPAResult
+        result = GEPAResult.from_state(state, run_dir=None, seed=seed)
+        vars(program)["detailed_results"] = results.from_gepa_result(result, _ProgramBuilder(student))
+    return program
+
+
+def provenance_of(program: dspy.Module, proposer: CombeeProposer, evidence: EvidenceLog) -> Provenance:
+    """Return where the learned lines of a program came from."""
+    lines = tuple(
+        SourcedLine(name, lesson.text, lesson.record_ids)
+        for name, instruction in instructions_of(program).items()
+        for lesson in proposer.lessons_of(name, instruction)
+    )
+    return Provenance(lines, dict(evidence.read))
+
+
+def copied_from_train_set(program: dspy.Module, student: dspy.Module, trainset: Sequence[dspy.Example]) -> str:
+    """Return the longest stretch of the learned text that stands in a train example, and warn of a long one."""
+    learned = " \n ".join(_learned_texts(program, student))
+    if not learned:
+        return ""
+    texts = (render_value(value) for example in trainset for value in dict(example).values())
+    span = longest_shared_span(learned, texts)
+    if len(span) >= LONG_SHARED_SPAN:
+        logger.warning("The learned instruction shares %d characters with the train set: %.200r", len(span), span)
+    return span
+
+
+def _learned_texts(program: dspy.Module, student: dspy.Module) -> Iterator[str]:
+    before = instructions_of(student)
+    for name, instruction in instructions_of(program).items():
+        own, lessons = split_instruction(instruction)
+        known = set(before[name].splitlines())
+        yield from (line for line in own.splitlines() if line not in known)
+        yield from (lesson.text for lesson in lessons if f"- {lesson.text}" not in known)
+
+
+@dataclass(frozen=True, slots=True)
+class _ProgramBuilder:
+    """The one thing of GEPA's adapter that detailed results need."""
+
+    student: dspy.Module
+
+    def build_program(self, candidate: Mapping[str, str]) -> dspy.Module:
+        return with_instructions(self.student, candidate)
