@@ -30,7 +30,7 @@ from dspy_combee.runtime.execution.threads import ThreadExecutor
 from dspy_combee.runtime.hedge import HedgePolicy
 from dspy_combee.scan import plan_scan
 from dspy_combee.seeding import branch_rng
-from dspy_combee.testing import scripted_lm
+from dspy_combee.testing import lessons_reply, scripted_lm
 
 WORKERS = 64
 """The first level of 400 records and 3 components has 60 calls."""
@@ -53,8 +53,7 @@ def answer(prompt: str, call_number: int) -> str:
     ids = RECORD_ID.findall(prompt)
     if not ids:
         return "[[ ## operations ## ]]\nNONE\n\n[[ ## completed ## ]]"
-    rules = "\n".join(f"[{rid}] When the order is {rid}, answer K-{rid[1:]}." for rid in ids)
-    return f"[[ ## rules ## ]]\n{rules}\n\n[[ ## completed ## ]]"
+    return lessons_reply((rid, f"When the order is {rid}, answer K-{rid[1:]}.") for rid in ids)
 
 
 def records(count: int, first: int) -> list[Mapping[str, Any]]:

@@ -22,7 +22,7 @@ from dspy.utils.exceptions import AdapterParseError
 from pydantic import BaseModel, Field
 
 from dspy_combee.demo import ROUTING_RULES, RoutingRule, keeps_rule, load_messages, routing_instruction, routing_metric
-from dspy_combee.learners.gepa_curate import parse_lessons
+from dspy_combee.learners.gepa_curate import read_lessons
 from dspy_combee.records import render_record
 from dspy_combee.runtime.local_lm import resolve_lm
 from dspy_combee.signatures import ExtractLessons
@@ -47,22 +47,16 @@ class Found:
     text: str
 
 
-class Lesson(BaseModel):
-    """One specific rule."""
+class StateRules(dspy.Signature):
+    """List every specific rule that the feedback in these records teaches.
 
-    record_id: str = Field(description="the id of the record that teaches it")
-    rule: str = Field(description="the whole rule: its condition and what follows from it")
-
-
-class ListLessons(dspy.Signature):
-    """List the specific rule that the feedback of each record teaches: one lesson for each record, none left out.
-
-    State the whole condition of a rule and copy codes, labels, names and numbers exactly. Leave out general advice that
-    would fit any task.
+    Write one line a rule, in the form `[record id] rule`, and go through the records one by one so that none is left
+    out. State the whole condition under which the rule holds and copy codes, labels, names and numbers exactly. Cite
+    several ids when several records teach the same rule. Leave out general advice that would fit any task.
     """
 
     records: str = dspy.InputField(desc="the records, each headed by its [record id]")
-    lessons: list[Lesson] = dspy.OutputField(desc="one lesson for each record, in the order of the records")
+    rules: str = dspy.OutputField(desc="one line a rule: [record id] rule")
 
 
 class QuoteRules(dspy.Signature):
@@ -126,18 +120,19 @@ def ids_of(records: Sequence[Shown]) -> list[str]:
 
 
 def read_lines(reply: str, records: Sequence[Shown]) -> list[Found]:
-    return [Found(lesson.record_ids, lesson.text) for lesson in parse_lessons(reply, ids_of(records))]
+    """Read lines of `[record id] rule`."""
+    lines = (re.match(r"^\W*\[([^\]]+)\]\W*(.+)$", line) for line in reply.splitlines())
+    return [Found((line.group(1).strip(),), line.group(2)) for line in lines if line]
+
+
+def stated_lines(records: Sequence[Shown]) -> list[Found]:
+    return read_lines(dspy.Predict(StateRules)(records=joined(records)).rules, records)
 
 
 def package_signature(records: Sequence[Shown]) -> list[Found]:
-    """What the package uses: lines of `[record id] rule`."""
-    predictor = dspy.Predict(ExtractLessons)
-    return read_lines(predictor(task=INSTRUCTION, known_rules="none", records=joined(records)).rules, records)
-
-
-def typed_list(records: Sequence[Shown]) -> list[Found]:
-    lessons = dspy.Predict(ListLessons)(records=joined(records)).lessons
-    return [Found((lesson.record_id.strip("[] "),), lesson.rule) for lesson in lessons]
+    """What the package uses, before its code cuts a lesson to its rule."""
+    items = dspy.Predict(ExtractLessons)(records=joined(records)).lessons
+    return [Found(lesson.record_ids, lesson.text) for lesson in read_lessons(items, ids_of(records))]
 
 
 def quoted_lines(records: Sequence[Shown]) -> list[Found]:
@@ -159,9 +154,9 @@ def one_call_a_record(signature: type[dspy.Signature]) -> Extract:
 
 JSON, CHAT = dspy.JSONAdapter(), dspy.ChatAdapter(use_json_adapter_fallback=False)
 VARIANTS: dict[str, tuple[Extract, dspy.Adapter]] = {
-    "lines, state (package)": (package_signature, CHAT),
+    "lines, state": (stated_lines, CHAT),
     "lines, quote": (quoted_lines, CHAT),
-    "list of lessons, JSON": (typed_list, JSON),
+    "list of lessons, JSON (package)": (package_signature, JSON),
     "list of quotes, JSON": (quoted_list, JSON),
     "one call a record, state": (one_call_a_record(StateOneRule), CHAT),
     "one call a record, quote": (one_call_a_record(QuoteOneRule), CHAT),

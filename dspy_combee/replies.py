@@ -33,6 +33,26 @@ def recover_instruction(reply: str, field: str = "new_instruction") -> str:
     return usable_text(text)
 
 
+def recover_list(reply: str, field: str) -> list[Any]:
+    """Return the list that a raw JSON reply holds under a field, or on its own; the items may have any shape.
+
+    Raises:
+        ReflectionError: the reply is cut off, has no end to its reasoning, or holds no such list.
+    """
+    text = _without_fence(without_reasoning(reply)).strip()
+    start = min((index for index in (text.find("{"), text.find("[")) if index >= 0), default=0)
+    if is_cut_json(text[start:]):
+        raise ReflectionError("the reply is JSON that stops before its end")
+    try:
+        parsed, _ = json.JSONDecoder(strict=False).raw_decode(text, start)
+    except json.JSONDecodeError as error:
+        raise ReflectionError(f"the reply must be JSON with a list {field!r}: {error}") from error
+    items = parsed.get(field) if isinstance(parsed, dict) else parsed
+    if not isinstance(items, list):
+        raise ReflectionError(f"the reply must be JSON with a list {field!r}, got {type(items).__name__}")
+    return items
+
+
 def usable_text(text: Any, *, max_chars: int | None = None) -> str:
     """Return the text without outer white space and reasoning, or refuse it.
 

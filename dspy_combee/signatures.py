@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import dspy
+from pydantic import BaseModel, Field
+
+
+class ExtractedLesson(BaseModel):
+    """One specific rule."""
+
+    record_id: str = Field(description="the id of the record that teaches it")
+    rule: str = Field(description="the whole rule: its condition and what follows from it")
 
 
 class ExtractLessons(dspy.Signature):
-    """List every specific rule that the feedback in these records teaches.
+    """List the specific rule that the feedback of each record teaches: one lesson for each record, none left out.
 
-    Each record shows what an assistant was given, what it answered, and feedback on the answer. Write one line a
-    rule, in the form `[record id] rule`, and go through the records one by one so that none is left out. State the
-    whole condition under which the rule holds and copy codes, labels, names and numbers exactly. Cite several ids
-    when several records teach the same rule. Leave out general advice that would fit any task, and rules that are
-    known already.
+    State the whole condition of a rule and copy codes, labels, names and numbers exactly. Leave out general advice that
+    would fit any task.
     """
 
-    task: str = dspy.InputField(desc="the instruction that the assistant works under")
-    known_rules: str = dspy.InputField(desc="rules that it has learned already")
     records: str = dspy.InputField(desc="the records, each headed by its [record id]")
-    rules: str = dspy.OutputField(desc="one line a rule: [record id] rule")
+    lessons: list[ExtractedLesson] = dspy.OutputField(desc="one lesson for each record, in the order of the records")
 
 
 class ReviseLessons(dspy.Signature):

@@ -7,9 +7,10 @@ tracking, history, callbacks and adapters run as they do with a real model. It i
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, cast
 
 import dspy
@@ -217,3 +218,13 @@ def prompt_text(request: Request) -> str:
     system = request.system
     parts = [system] if isinstance(system, str) else [cast(Any, part).text for part in system or ()]
     return "\n".join(["".join(parts), *(message.text or "" for message in request.messages)])
+
+
+def asks_for_lessons(prompt: str) -> bool:
+    """Whether a prompt is a first-level aggregation call of Combee over GEPA, which wants `lessons_reply`."""
+    return "`lessons`" in prompt
+
+
+def lessons_reply(lessons: Iterable[tuple[str, str]]) -> str:
+    """Return the reply of a first-level aggregation call: (record id, rule) each."""
+    return json.dumps({"lessons": [{"record_id": record_id, "rule": rule} for record_id, rule in lessons]})

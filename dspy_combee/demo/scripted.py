@@ -11,7 +11,7 @@ import re
 import dspy
 
 from dspy_combee.demo.rules import ROUTING_RULES, keeps_rule
-from dspy_combee.testing import ScriptedEngine, scripted_lm
+from dspy_combee.testing import ScriptedEngine, asks_for_lessons, lessons_reply, scripted_lm
 
 CAPACITY = 6
 """Rules that the reflection model keeps from one call; of the rest it makes general advice."""
@@ -39,9 +39,9 @@ def _route(prompt: str) -> str:
 def _reflect(prompt: str) -> str:
     if "[[ ## operations ## ]]" in prompt:
         return _reply("operations", "NONE")
-    if "[[ ## rules ## ]]" in prompt:
+    if asks_for_lessons(prompt):
         found = [(rid, rule) for rid, body in _RECORD.findall(prompt) for rule in _RULE.findall(body)]
-        return _reply("rules", "\n".join(f"[{rid}] {rule}" for rid, rule in found[:CAPACITY]))
+        return lessons_reply(found[:CAPACITY])
     rules = list(dict.fromkeys(_RULE.findall(prompt)))
     text = "Route each message with care. " + " ".join(rules[:CAPACITY])
     return f'{{"new_instruction": "{text}"}}' if "examples_with_feedback" in prompt else _reply("new_instruction", text)

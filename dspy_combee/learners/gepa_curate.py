@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dspy
@@ -28,11 +28,11 @@ from dspy_combee.lessons import (
     merge_in_code,
     one_line,
 )
-from dspy_combee.replies import recover_instruction, refuse_cut_reply, usable_instruction, usable_text
+from dspy_combee.records import render_value
+from dspy_combee.replies import recover_instruction, recover_list, refuse_cut_reply, usable_instruction, usable_text
+from dspy_combee.rule_sentences import rule_sentences
 from dspy_combee.signatures import CombineInstructions, ExtractLessons, ReviseLessons
 
-_LESSON_LINE = re.compile(r"^\s*(?:[-*•]|\d+[.)])?\s*\**\[([^\]\n]{1,200})\]\**[:\s-]*(.+)$")
-_BARE_LINE = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+(.+)$")
 _OPERATION_LINE = re.compile(r"^\W*(MERGE|DROP|GROUP)\W+((?:\d+\s*(?:,|and|&|\+)?\s*)+)(?::\s*(.*))?", re.IGNORECASE)
 
 Proposer = Callable[..., dict[str, str]]
@@ -46,10 +46,8 @@ class LessonCurate:
     A reply line without a known record id is kept and cites nothing: a missing citation is reported, not invented.
     """
 
-    task: str
-    """The user's own instruction, without learned lessons."""
-    known: tuple[Lesson, ...] = ()
-    """The lessons that stand in the prompt already."""
+    advice: frozenset[str] = frozenset()
+    """Sentences that the feedbacks of the batch repeat word for word without being specific (`repeated_advice`)."""
 
     def __call__(self, reflections: Sequence[Reflection]) -> LessonUpdate:
         """Make one call.
@@ -62,15 +60,16 @@ class LessonCurate:
         return self._revise([reflection.update for reflection in reflections])
 
     def _extract(self, reflections: Sequence[Reflection]) -> LessonUpdate:
-        reply = _ask(
-            ExtractLessons,
-            "rules",
-            task=self.task,
-            known_rules="\n".join(f"- {lesson.text}" for lesson in self.known) or "none",
-            records="\n\n".join(reflection.text for reflection in reflections),
-        )
+        items = _ask_for_list(ExtractLessons, "lessons", records="\n\n".join(item.text for item in reflections))
         allowed = [rid for reflection in reflections for rid in reflection.record_ids]
-        return LessonUpdate(merge_in_code(parse_lessons(reply, allowed)))
+        cases = {rid: _case(reflection) for reflection in reflections for rid in reflection.record_ids}
+        return LessonUpdate(merge_in_code(self._trimmed(lesson, cases) for lesson in read_lessons(items, allowed)))
+
+    def _trimmed(self, lesson: Lesson, cases: Mapping[str, str]) -> Lesson:
+        """Cut a lesson down to its rule, where the model copied the feedback around it too."""
+        cited = lesson.record_ids or tuple(cases)
+        case = " ".join(cases[rid] for rid in cited)
+        return replace(lesson, text=rule_sentences(lesson.text, advice=self.advice, case=case))
 
     def _revise(self, updates: Sequence[LessonUpdate]) -> LessonUpdate:
         joined = join_lessons(updates)
@@ -122,18 +121,21 @@ def join_lessons(updates: Sequence[LessonUpdate]) -> LessonUpdate:
     return LessonUpdate(merge_in_code(lesson for update in updates for lesson in update.entries))
 
 
-def parse_lessons(reply: str, record_ids: Sequence[str]) -> tuple[Lesson, ...]:
-    """Read lines of the form `[record id, ...] rule`; ids that were not shown are dropped, other lines ignored."""
+def read_lessons(items: Any, record_ids: Sequence[str]) -> tuple[Lesson, ...]:
+    """Read a model's list of lessons item by item; what is no lesson is dropped, and so are ids that were not shown.
+
+    Args:
+        items: `ExtractedLesson`s, or what a JSON reply holds in their place.
+        record_ids: The ids of the records that were shown.
+    """
     known = {_bare_id(rid): rid for rid in record_ids}
     lessons: list[Lesson] = []
-    for line in reply.splitlines():
-        match = _LESSON_LINE.match(line)
-        bare = None if match else _BARE_LINE.match(line)
-        found = match or bare
-        text = one_line(found.groups()[-1]).strip("* ") if found else ""
-        if not text:
+    for item in items if isinstance(items, list | tuple) else ():
+        fields = item if isinstance(item, Mapping) else getattr(item, "__dict__", {})
+        text = one_line(str(fields.get("rule") or "")).strip("* ")
+        if not re.search(r"\w", text):
             continue
-        cited = re.split(r"[,;&\s]+|\band\b", match.group(1)) if match else []
+        cited = re.split(r"[,;&\s]+|\band\b", str(fields.get("record_id") or ""))
         ids = tuple(dict.fromkeys(known[_bare_id(rid)] for rid in cited if _bare_id(rid) in known))
         # A call that saw one record can only have learned from that one.
         lessons.append(Lesson(text, ids or (tuple(record_ids) if len(known) == 1 else ())))
@@ -182,6 +184,20 @@ def propose_once(
     return usable_text(texts[component])
 
 
+def _ask_for_list(signature: type[dspy.Signature], field: str, **inputs: str) -> list[Any]:
+    """Make one typed call for a list; a reply of which some items are of another shape is not lost with them."""
+    from dspy.utils.exceptions import AdapterParseError
+
+    predictor = dspy.Predict(signature)
+    try:
+        with dspy.context(adapter=dspy.JSONAdapter()):
+            items = getattr(predictor(**inputs), field)
+    except AdapterParseError as error:
+        items = recover_list(error.lm_response, field)
+    refuse_cut_reply(_last_entry(predictor))
+    return items
+
+
 def _ask(signature: type[dspy.Signature], field: str, **inputs: str) -> str:
     """Make one typed call with a predictor of its own, so that its history holds this call only."""
     from dspy.utils.exceptions import AdapterParseError
@@ -207,6 +223,12 @@ def _with_own_history(propose: Proposer) -> Proposer:
     own: Any = copy.copy(propose)
     own.propose = own.propose.deepcopy()
     return own
+
+
+def _case(reflection: Reflection) -> str:
+    """Return what a record says of its own case: everything but the feedback."""
+    record = reflection.details if isinstance(reflection.details, Mapping) else {}
+    return " ".join(render_value(value) for key, value in record.items() if key != "Feedback")
 
 
 def _last_entry(predictor: Any) -> dict[str, Any] | None:

@@ -1,5 +1,6 @@
 """A small world in which only the learned instruction decides: `q7` is answered right once a rule about it is known."""
 
+import logging
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,19 @@ from dspy_combee.aggregation.scan import Scan
 from dspy_combee.aggregation.waves import CallRunner
 from dspy_combee.combee import Combee
 from dspy_combee.runtime.retry import RetryPolicy
-from dspy_combee.testing import ScriptedEngine, scripted_lm
+from dspy_combee.testing import ScriptedEngine, asks_for_lessons, lessons_reply, scripted_lm
+
+
+@pytest.fixture(autouse=True)
+def _quiet_gepa():
+    """Spare each test the thousands of lines that GEPA logs."""
+    loggers = [logging.getLogger(name) for name in ("dspy.teleprompt.gepa", "dspy.evaluate")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 def answer(text):
@@ -29,10 +42,9 @@ def list_rules(prompt, number):
     """Play the reflection model: one rule a record, no operations, or GEPA's own JSON."""
     if "[[ ## operations ## ]]" in prompt:
         return "[[ ## operations ## ]]\nNONE\n\n[[ ## completed ## ]]"
-    if "known_rules" in prompt:
+    if asks_for_lessons(prompt):
         found = re.findall(r"\[(r\d+)\]\nInputs: question = (?:[A-Z]+ )?q(\d+)", prompt)
-        rules = "\n".join(f"[{rid}] when asked q{question} answer {question}" for rid, question in found)
-        return f"[[ ## rules ## ]]\n{rules}\n\n[[ ## completed ## ]]"
+        return lessons_reply((rid, f"when asked q{question} answer {question}") for rid, question in found)
     return f'{{"new_instruction": "new instruction {number}"}}'
 
 

@@ -2,38 +2,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dspy_combee.learners.gepa_curate import parse_lessons, parse_operations
+from dspy_combee.learners.gepa_curate import parse_operations, read_lessons
 from dspy_combee.lessons import Drop, Group, Lesson, Merge
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "[r1] refunds: K-17",
-        "- [r1] refunds: K-17",
-        "1. [r1] refunds: K-17",
-        "**[r1]** refunds: K-17",
-        "[R1]: refunds: K-17",
-        "[record r1] - refunds: K-17",
-        "  * [r1]   refunds: K-17  ",
-    ],
-)
-def test_a_rule_is_read_however_its_line_is_dressed(line):
-    assert parse_lessons(line, ["r1", "r2"]) == (Lesson("refunds: K-17", ("r1",)),)
+def item(record_id, rule):
+    return {"record_id": record_id, "rule": rule}
+
+
+@pytest.mark.parametrize("record_id", ["r1", "[r1]", "R1", "record r1", " r1 "])
+def test_an_id_is_read_however_it_is_dressed(record_id):
+    assert read_lessons([item(record_id, "refunds: K-17")], ["r1", "r2"]) == (Lesson("refunds: K-17", ("r1",)),)
 
 
 @pytest.mark.parametrize("ids", ["r1, r2", "r1; r2", "r1 r2", "r1 and r2", "r1 & r2"])
 def test_several_ids_are_read_however_they_are_joined(ids):
-    assert parse_lessons(f"[{ids}] x: 1", ["r1", "r2"])[0].record_ids == ("r1", "r2")
+    assert read_lessons([item(ids, "x: 1")], ["r1", "r2"])[0].record_ids == ("r1", "r2")
 
 
 def test_one_record_is_the_source_of_whatever_it_taught():
-    assert parse_lessons("[r9] x: 1\n- y: 2", ["r3"]) == (Lesson("x: 1", ("r3",)), Lesson("y: 2", ("r3",)))
+    lessons = read_lessons([item("r9", "x: 1"), item("", "y: 2")], ["r3"])
+    assert lessons == (Lesson("x: 1", ("r3",)), Lesson("y: 2", ("r3",)))
 
 
-@given(st.text(max_size=400))
-def test_any_reply_gives_lessons_of_one_line_that_cite_known_records(reply):
-    for lesson in parse_lessons(reply, ["r1", "r2"]):
+@pytest.mark.parametrize("bad", [None, "text", 7, {}, item("r1", None), item("r1", " "), item("r1", "***"), ["r1"]])
+def test_one_item_of_another_shape_is_dropped_and_not_the_whole_reply(bad):
+    assert read_lessons([bad, item("r1", "x: 1")], ["r1", "r2"]) == (Lesson("x: 1", ("r1",)),)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=30),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["record_id", "rule", "x"]), inner),
+    max_leaves=12,
+)
+
+
+@given(JSON)
+def test_any_list_gives_lessons_of_one_line_that_cite_known_records(items):
+    for lesson in read_lessons(items, ["r1", "r2"]):
         assert lesson.text == " ".join(lesson.text.split()) != ""
         assert set(lesson.record_ids) <= {"r1", "r2"}
 

@@ -15,7 +15,7 @@ from dspy_combee.errors import CombeeError, LMUnavailableError, MetricError
 from dspy_combee.metrics import five_argument_metric
 from dspy_combee.runtime.budget import Budget, Price
 from dspy_combee.runtime.retry import RetryPolicy
-from dspy_combee.testing import scripted_response
+from dspy_combee.testing import asks_for_lessons, lessons_reply, scripted_response
 
 # ---- metrics
 
@@ -205,10 +205,6 @@ def test_a_program_that_raises_on_every_example_ends_the_run(make_world):
 # ---- replies of the reflection model
 
 
-def lessons_reply(text):
-    return lambda prompt, number: text
-
-
 BAD_REPLIES = {
     "blank": "",
     "white": "   ",
@@ -293,9 +289,9 @@ def test_a_failure_that_passes_is_waited_for_and_the_run_completes(make_world, e
 
 
 def teach(prompt, number):
-    if "known_rules" in prompt:
+    if asks_for_lessons(prompt):
         found = re.findall(r"\[(r\d+)\]\nInputs: question = (?:[A-Z]+ )?q(\d+)", prompt)
-        return "[[ ## rules ## ]]\n" + "\n".join(f"[{rid}] when asked q{q} answer {q}" for rid, q in found)
+        return lessons_reply((rid, f"when asked q{q} answer {q}") for rid, q in found)
     return "[[ ## operations ## ]]\nNONE"
 
 
@@ -376,7 +372,7 @@ def test_a_budget_for_no_proposal_is_warned_of_before_the_first_call(make_world,
 
 
 def test_a_batch_larger_than_the_train_set_is_capped_and_keeps_the_budget(make_world, some_examples):
-    world = make_world(train=some_examples(*range(4)), reflect=lambda *_: "[[ ## rules ## ]]\n[r1] be K-1")
+    world = make_world(train=some_examples(*range(4)), reflect=lambda *_: lessons_reply([("r1", "be K-1")]))
     optimizer = world.combee(batch_size=50, gepa={"max_metric_calls": 40})
     world.compile(optimizer)
     assert optimizer.last_result.batch_size == 4
@@ -392,8 +388,8 @@ def test_a_perfect_score_ends_the_run(make_world, some_examples):
     assert len(optimizer.last_result.rounds) == 1
 
 
-def test_patience_ends_the_run(make_world):
-    world = make_world()
+def test_patience_ends_the_run(make_world, some_examples):
+    world = make_world(val=some_examples(100, 101))
     optimizer = world.combee(batch_size=4, patience=2, gepa={"max_metric_calls": 400})
     world.compile(optimizer)
     assert optimizer.last_result.stop_reason == "no_improvement"
@@ -445,7 +441,7 @@ def test_a_budget_of_metric_calls_holds_beside_the_optimizers_own(make_world):
 
 
 @pytest.mark.parametrize("batch_size", [3, 5, "auto"])
-@pytest.mark.parametrize("limit", [20, 60, 130])
+@pytest.mark.parametrize("limit", [20, 90])
 @pytest.mark.parametrize("selector", ["round_robin", "all"])
 def test_no_run_takes_more_than_its_estimate(make_world, twins, batch_size, limit, selector):
     world = make_world(reflect=lambda p, n: teach(p, n) if "rules" in p else f'{{"new_instruction": "worse {n}"}}')

@@ -12,6 +12,7 @@ from dspy_combee.aggregation.single_pass import SinglePass
 from dspy_combee.learners.gepa_proposer import CombeeProposer, ProposerHooks
 from dspy_combee.lessons import Lesson, split_instruction
 from dspy_combee.runtime.execution.threads import ThreadExecutor
+from dspy_combee.testing import asks_for_lessons, lessons_reply
 
 
 def records(*numbers, length=0):
@@ -134,8 +135,8 @@ def test_records_of_a_line_are_known_in_every_candidate_that_has_it(make_world):
 
 def test_ids_that_were_not_shown_are_dropped_and_missing_ones_stay_missing(make_world):
     def invent(prompt, _number):
-        if "known_rules" in prompt:
-            return "[[ ## rules ## ]]\n[r999, r1] code K-1\n[r77] code K-2\n- code K-3\nchatter without a bullet"
+        if asks_for_lessons(prompt):
+            return lessons_reply([("r999, r1", "code K-1"), ("r77", "code K-2"), ("", "code K-3"), ("r1", "  ")])
         return "[[ ## operations ## ]]\nNONE"
 
     reports = []
@@ -167,8 +168,8 @@ def test_the_callers_context_holds_in_its_threads(make_world):
 
 def test_a_failed_merge_of_lessons_loses_none(make_world):
     def no_merge(prompt, number):
-        if "known_rules" in prompt:
-            return "[[ ## rules ## ]]\n" + "\n".join(f"[{r}] code K-{r}" for r in re.findall(r"\[(r\d+)\]\n", prompt))
+        if asks_for_lessons(prompt):
+            return lessons_reply((r, f"code K-{r}") for r in re.findall(r"\[(r\d+)\]\n", prompt))
         return dspy.lm15.InvalidRequestError("no")
 
     (text,) = ask(make_world(reflect=no_merge), CombeeProposer(), {"self": records(*range(16))}).values()
@@ -177,8 +178,8 @@ def test_a_failed_merge_of_lessons_loses_none(make_world):
 
 def test_accepted_operations_shorten_and_refused_ones_change_nothing(make_world):
     def operate(prompt, _number):
-        if "known_rules" in prompt:
-            return "[[ ## rules ## ]]\n" + "\n".join(f"[{r}] code K-{r}" for r in re.findall(r"\[(r\d+)\]\n", prompt))
+        if asks_for_lessons(prompt):
+            return lessons_reply((r, f"code K-{r}") for r in re.findall(r"\[(r\d+)\]\n", prompt))
         one, two = re.findall(r"\d+\. code (K-r\d+)", prompt)[:2]
         return f"[[ ## operations ## ]]\nMERGE 1, 2: codes {one} and {two}\nDROP 3\nMERGE 4, 5: something short"
 

@@ -16,6 +16,7 @@ import pytest
 
 from dspy_combee.errors import ResumeMismatchError, RunLogError
 from dspy_combee.learners.gepa_state import STATE_FILE, load_candidates
+from dspy_combee.testing import lessons_reply
 
 HERE = Path(__file__).parent
 
@@ -35,8 +36,7 @@ def run(make_world, directory, limit, student=None, **settings):
     return world, optimizer.last_result, program
 
 
-@pytest.mark.parametrize("batch_size", [2, 3, 4, 5])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("batch_size", "seed"), [(2, 0), (3, 1), (4, 1), (5, 0)])
 def test_two_parts_are_as_one_run(make_world, tmp_path, batch_size, seed):
     settings = {"batch_size": batch_size, "seed": seed}
     gepa = {"seed": seed}
@@ -161,7 +161,7 @@ def sizes_in(result):
 
 
 def test_the_controller_profiles_inside_the_run_and_settles(make_world, some_examples):
-    world = make_world(train=some_examples(*range(60)), reflect=lambda *_: "[[ ## rules ## ]]\n[r1] be K-1")
+    world = make_world(train=some_examples(*range(60)), reflect=lambda *_: lessons_reply([("r1", "be K-1")]))
     optimizer = world.combee(batch_size="auto", gepa={"max_metric_calls": 300, "num_threads": 4})
     world.compile(optimizer)
     result = optimizer.last_result
@@ -171,7 +171,7 @@ def test_the_controller_profiles_inside_the_run_and_settles(make_world, some_exa
 
 
 def test_a_resumed_controller_remembers_what_it_saw(make_world, some_examples, tmp_path):
-    data = {"train": some_examples(*range(60)), "reflect": lambda *_: "[[ ## rules ## ]]\n[r1] be K-1"}
+    data = {"train": some_examples(*range(60)), "reflect": lambda *_: lessons_reply([("r1", "be K-1")])}
     stop = {"max_metric_calls": 300, "gepa_kwargs": {"stop_callbacks": lambda state: state.i >= 2}}
     _, first, _ = run(make_world, tmp_path, 300, world=data, batch_size="auto", gepa=stop)
     assert sizes_in(first) == [4, 8, 16]
@@ -200,7 +200,7 @@ world.compile(optimizer)
 """
 
 
-@pytest.mark.parametrize(("kill_at", "batch_size"), [(2, 5), (12, 5), (17, 5), (23, 5), (16, 3)])
+@pytest.mark.parametrize(("kill_at", "batch_size"), [(2, 5), (12, 5), (23, 5), (16, 3)])
 def test_a_killed_run_ends_as_one_that_was_not(make_world, tmp_path, kill_at, batch_size):
     arguments = [sys.executable, "-c", KILLED_RUN, str(HERE / "conftest.py"), str(tmp_path / "killed")]
     died = subprocess.run([*arguments, str(kill_at), str(batch_size)], capture_output=True, check=False)

@@ -15,6 +15,7 @@ from gepa.strategies.proposal_sampling import IndependentSampling
 
 from dspy_combee.aggregation.scan import Scan
 from dspy_combee.lessons import OPENING, split_instruction
+from dspy_combee.testing import asks_for_lessons, lessons_reply
 
 
 def lessons_in(program):
@@ -131,8 +132,8 @@ def test_every_candidate_of_an_agent_keeps_its_tool_list(make_world, form):
 
     def reflect(prompt, number):
         seen.append(prompt)
-        if "known_rules" in prompt:
-            return "[[ ## rules ## ]]\n" + "\n".join(f"[{r}] use K-{r}" for r in re.findall(r"\[(r\d+)\]\n", prompt))
+        if asks_for_lessons(prompt):
+            return lessons_reply((r, f"use K-{r}") for r in re.findall(r"\[(r\d+)\]\n", prompt))
         if "[[ ## new_instruction ## ]]" in prompt:
             return f"[[ ## new_instruction ## ]]\nrewritten {number}\n\n[[ ## completed ## ]]"
         return f'{{"new_instruction": "rewritten {number}"}}'
@@ -209,12 +210,12 @@ def test_all_groups_of_all_proposals_and_components_run_in_one_wave(make_world, 
     expected, waiting, all_there = 12, [], threading.Event()
 
     def meet(prompt, _number):
-        if "known_rules" in prompt:
+        if asks_for_lessons(prompt):
             waiting.append(prompt)
             if len(waiting) >= expected:
                 all_there.set()
             assert all_there.wait(20)
-            return "[[ ## rules ## ]]\n" + "\n".join(f"[{r}] code K-{r}" for r in re.findall(r"\[(r\d+)\]\n", prompt))
+            return lessons_reply((r, f"code K-{r}") for r in re.findall(r"\[(r\d+)\]\n", prompt))
         return "[[ ## operations ## ]]\nNONE"
 
     def both_steps(prompt, _number):
@@ -259,7 +260,7 @@ def test_history_and_images_in_records_are_json_safe(make_world):
     world = make_world(task=lambda *_: "[[ ## answer ## ]]\nzzz", train=train, val=train[:3])
     optimizer = world.combee(gepa={"max_metric_calls": 20})
     world.compile(optimizer, dspy.Predict(signature))
-    prompt = next(p for p in world.reflect_engine.prompts if "[[ ## rules ## ]]" in p)
+    prompt = next(p for p in world.reflect_engine.prompts if asks_for_lessons(p))
     assert "[image]" in prompt
     assert "question = before?; answer = b" in prompt
     json.dumps(optimizer.last_result.to_dict())
@@ -269,9 +270,9 @@ def test_odd_text_survives_two_compiles_unchanged(make_world):
     odd = '{question} [[ ## answer ## ]] {{}} ```json {"a":1}``` <side_info> %s ${x} 请用中文 🙂'
 
     def teach(prompt, number):
-        if "known_rules" in prompt:
+        if asks_for_lessons(prompt):
             ids = re.findall(r"\[(r\d+)\]\n", prompt)
-            return "[[ ## rules ## ]]\n" + "\n".join(f"[{rid}] {odd} K-{rid}" for rid in ids)
+            return lessons_reply((rid, f"{odd} K-{rid}") for rid in ids)
         return "[[ ## operations ## ]]\nNONE"
 
     luck = iter(range(10_000))
@@ -331,9 +332,9 @@ def test_a_copied_stretch_of_the_train_set_is_reported(make_world, caplog):
     train = [dspy.Example(question=f"q{n}", letter=leak, answer=str(n)).with_inputs("question") for n in range(6)]
 
     def copy(prompt, _number):
-        if "known_rules" in prompt:
+        if asks_for_lessons(prompt):
             record_id = re.findall(r"\[(r\d+)\]\n", prompt)[-1]
-            return f"[[ ## rules ## ]]\n[{record_id}] for q0 answer 0 and say {leak}"
+            return lessons_reply([(record_id, f"for q0 answer 0 and say {leak}")])
         return "[[ ## operations ## ]]\nNONE"
 
     luck = iter(range(10_000))
@@ -406,7 +407,7 @@ def test_the_reflection_model_alone_sees_the_records(make_world):
     world = make_world()
     world.compile(world.combee(num_threads=4))
     assert all("[[ ## answer ## ]]" in prompt for prompt in world.task_engine.prompts)
-    assert not any("records" in prompt and "known_rules" in prompt for prompt in world.task_engine.prompts)
+    assert not any("records" in prompt and asks_for_lessons(prompt) for prompt in world.task_engine.prompts)
     assert world.reflect_engine.calls > 0
 
 
