@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
@@ -150,6 +151,12 @@ class ControlProgram(dspy.Module):
     def mermaid(self, counts: Mapping[str, int] | None = None) -> str:
         """Return the graph as Mermaid text, with how often each edge was taken where `counts` says so."""
         return draw_graph(self.graph, counts)
+
+    def load_state(self, state: dict[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
+        """Load what `dump_state` gave; see `saving.GraphParameter.load_state` for the graphs that are refused."""
+        # A copy that EvoCUE made shares what is no module with its original, which must not change.
+        self.control = copy.copy(self.control)
+        super().load_state(state, allow_unsafe_lm_state=allow_unsafe_lm_state)
 
     def forward(self, **inputs: Any) -> dspy.Prediction:
         """Run the controller from its start until it stops or a limit is reached.

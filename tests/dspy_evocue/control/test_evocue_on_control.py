@@ -2,6 +2,7 @@
 
 import dspy
 
+import dspy_evocue
 from dspy_combee.testing import scripted_lm
 from dspy_evocue import CallSite, InstructionEdit, attach, list_sites, paired_trial
 from dspy_evocue.control import ControlProgram, DraftState, Skill, SkillOperation, WorldEnvironment, returns_to
@@ -33,6 +34,16 @@ def test_a_trial_of_a_lesson_finds_that_it_must_act_on_the_recurring_entry():
     assert (first.status, first.before, first.after) == ("applied", 0.0, 0.0)
     assert (recurring.status, recurring.before, recurring.after) == ("applied", 0.0, 1.0)
     assert recurring.kind == "matched_prefix"
+
+
+def test_an_edited_controller_is_saved_with_its_graph_and_loads_into_a_copy(tmp_path):
+    agent = ControlProgram.code_agent(open_code_world, check=check_code)
+    told = agent.with_instruction("recurring", "prepare", HOUSE_RULE)
+    attach(told, RECURRING).save(tmp_path / "agent.json")
+    loaded = dspy_evocue.load(agent, tmp_path / "agent.json")
+    assert loaded.graph == told.graph
+    assert loaded.evocue.edits == (RECURRING,)
+    assert agent.graph == ControlProgram.code_agent(open_code_world, check=check_code).graph
 
 
 def test_an_edit_and_a_skill_of_the_graph_act_together():
