@@ -117,8 +117,8 @@ def mipro(train: list, val: list, program: dspy.Module, reflection: dspy.LM) -> 
 
 def simba(train: list, val: list, program: dspy.Module, reflection: dspy.LM) -> dspy.Module:
     return dspy.SIMBA(
-        metric=settled, bsize=8, num_candidates=2, max_steps=2, max_demos=0, prompt_model=reflection, num_threads=1
-    ).compile(program, trainset=[*train, *val], seed=0)
+        metric=settled, bsize=8, num_candidates=2, max_steps=1, max_demos=0, prompt_model=reflection, num_threads=1
+    ).compile(program, trainset=train, seed=0)
 
 
 def others(tasks: list, test: list, text: str) -> dict[str, Row]:
