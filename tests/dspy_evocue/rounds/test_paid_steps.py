@@ -39,13 +39,16 @@ def test_results_come_in_the_order_of_the_steps_and_known_ones_are_not_run():
 def test_a_budget_of_scored_runs_counts_what_is_in_flight():
     kept, running = [], threading.Barrier(2)
 
-    def wait():
+    account = paid(threads=3, budget=Budget(max_metric_calls=5))
+
+    def score_two():
         running.wait()
+        account.meter.count_metric_calls(2)
         return "done"
 
-    two = [Step(run=wait, keep=lambda value, spend: kept.append(value), metric_calls=2) for _ in range(3)]
+    three = [Step(run=score_two, keep=lambda value, spend: kept.append(value), metric_calls=2) for _ in range(3)]
     with pytest.raises(BudgetExhausted, match="max_metric_calls=5"):
-        paid(threads=3, budget=Budget(max_metric_calls=5)).run("stage", two)
+        account.run("stage", three)
     assert kept == ["done", "done"]
 
 
