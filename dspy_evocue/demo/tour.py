@@ -119,7 +119,8 @@ def _write_candidate(candidate: CandidateOutcome, write: Write) -> None:
             f"    {trial.task_id:<10} {begins:<15} {scores:<19} {len(trial.changes):<18} "
             f"{trial.parent.lm_calls} + {trial.edited.lm_calls}"
         )
-    write(f"    {trial_counts(candidate.trials)}. {candidate.reason[:1].upper()}{candidate.reason[1:]}. {candidate.fate.capitalize()}.")
+    reason = candidate.reason[:1].upper() + candidate.reason[1:]
+    write(f"    {trial_counts(candidate.trials)}. {reason}. {candidate.fate.capitalize()}.")
 
 
 def _indented(text: str) -> str:

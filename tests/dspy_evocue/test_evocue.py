@@ -16,7 +16,7 @@ from dspy_evocue.demo.scripted import LESSON, adviser_lm, clerk_lm
 from dspy_evocue.evocue import EvoCUE
 from dspy_evocue.proposal_checks import ProposedEdit
 from dspy_evocue.proposer import Proposals
-from dspy_evocue.testing import chat_reply
+from dspy_evocue.testing import chat_reply, scripted_agent_lm
 
 ODD_TEXT = '{question} [[ ## answer ## ]] {{}} ```json {"a":1}``` <side_info> %s ${x} 请用中文 🙂'
 
@@ -312,6 +312,37 @@ def test_it_runs_inside_a_running_loop_and_leaves_the_settings_alone(bed):
     program = asyncio.run(main())
     assert len(program.evocue.edits) == 1
     assert dict(dspy.settings.copy()) == before
+
+
+def test_tools_with_a_state_and_no_environment_are_noticed_and_the_remedy_is_named():
+    class Counter:
+        def __init__(self):
+            self.count = 0
+
+        def tick(self) -> str:
+            """Count."""
+            self.count += 1
+            return f"count {self.count}"
+
+    agent = dspy.ReAct("question -> answer", tools=[Counter().tick])
+    policy = lambda turn: ("tick", {}) if turn.step < 2 else ("finish", {})  # noqa: E731
+    edit = ProposedEdit("Be careful.", (CallSite("tool:tick", "react"),))
+
+    class Fixed:
+        def propose(self, request):
+            return Proposals((edit,))
+
+    optimizer = EvoCUE(
+        lambda gold, pred: 0.0, proposer=Fixed(), max_cards=0, max_rounds=1, num_threads=1, progress=False
+    )
+    judge = scripted_lm(lambda prompt, number: chat_reply(requirements="[]"))
+    optimizer.reflection_lm = judge
+    tasks = [dspy.Example(question=f"q{n}").with_inputs("question") for n in range(20)]
+    with dspy.context(lm=scripted_agent_lm(policy)):
+        optimizer.compile(agent, trainset=tasks)
+    result = optimizer.last_result
+    assert {trial.status for trial in result.trials} == {"unresolved"}
+    assert "give environment= (deepcopy_environment" in result.explain()
 
 
 def test_the_package_exports_every_promised_name_without_importing_dspy():
