@@ -13,13 +13,15 @@ import os
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
-from dspy_combee.learners.gepa_curate import parse_lessons
+from dspy_combee.learners.gepa_curate import read_lessons
 from dspy_combee.learners.gepa_records import as_reflections, counting, identify, without_perfect
 from dspy_combee.lessons import Lesson, LessonUpdate, attach_lessons, fit_lessons, merge_in_code, split_instruction
+from dspy_combee.rule_sentences import repeated_advice, rule_sentences
 from dspy_combee.scan import plan_scan
 from dspy_combee.seeding import branch_rng
 from dspy_combee.shuffle import augmented_shuffle
@@ -53,9 +55,9 @@ def records(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def replies(groups: list[list[Lesson]]) -> list[str]:
-    """Return what perfect first-level calls would answer."""
-    return ["\n".join(f"[{', '.join(lesson.record_ids)}] {lesson.text}" for lesson in group) for group in groups]
+def replies(groups: list[list[Lesson]]) -> list[list[dict[str, str]]]:
+    """Return what perfect first-level calls would answer, as a JSON reply holds it."""
+    return [[{"record_id": lesson.record_ids[0], "rule": lesson.text} for lesson in group] for group in groups]
 
 
 def timed(name: str, table: dict[str, float], function: Callable[[], Result], repeats: int) -> Result:
@@ -87,12 +89,15 @@ def steps(count: int, repeats: int) -> dict[str, float]:
         repeats,
     )
     by_id = {f"r{number}": Lesson(rule(number), (f"r{number}",)) for number in range(1, count + 1)}
-    texts = replies([[by_id[reflection.record_ids[0]] for reflection in group] for group in dealt])
+    answers = replies([[by_id[reflection.record_ids[0]] for reflection in group] for group in dealt])
     allowed = [[rid for reflection in group for rid in reflection.record_ids] for group in dealt]
+    cases = {f"r{number}": str(record["Inputs"]) for number, record in enumerate(raw, start=1)}
+    feedbacks = [record["Feedback"] for record in raw]
+    advice = timed("find repeated advice", table, lambda: repeated_advice(feedbacks), repeats)
     updates = timed(
-        "read the replies",
+        "read the replies, cut lessons to the rule",
         table,
-        lambda: [LessonUpdate(parse_lessons(text, ids)) for text, ids in zip(texts, allowed, strict=True)],
+        lambda: [LessonUpdate(_read(items, ids, advice, cases)) for items, ids in zip(answers, allowed, strict=True)],
         repeats,
     )
     merged = timed("merge the lessons", table, lambda: _merge(updates), repeats)
@@ -102,6 +107,15 @@ def steps(count: int, repeats: int) -> dict[str, float]:
     assert len(merged) == count - count // 10, f"{len(merged)} lessons of {count} records"
     assert 0 < len(kept) <= len(merged)
     return table
+
+
+def _read(
+    items: list[dict[str, str]], record_ids: list[str], advice: frozenset[str], cases: dict[str, str]
+) -> tuple[Lesson, ...]:
+    return tuple(
+        replace(lesson, text=rule_sentences(lesson.text, advice=advice, case=cases[lesson.record_ids[0]]))
+        for lesson in read_lessons(items, record_ids)
+    )
 
 
 def _merge(updates: list[LessonUpdate]) -> tuple[Lesson, ...]:

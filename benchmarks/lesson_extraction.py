@@ -2,7 +2,8 @@
 
 Each group holds 3, 5 or 7 records of the routing demo that were answered wrongly; each record's feedback has one
 specific rule inside general advice. A lesson is *kept* when one lesson that cites the record has the rule's code and
-both parts of its condition; *found* leaves the citation out of account. The embedded 1.5B model answers; `--lm` names
+both parts of its condition; *found* leaves the citation out of account; *bare* lessons are kept and have no
+advice around the rule. The embedded 1.5B model answers; `--lm` names
 another one.
 
     python benchmarks/lesson_extraction.py --sizes 3 5 7 --records 15 --seed 0
@@ -16,18 +17,20 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 from pydantic import BaseModel, Field
 
-from dspy_combee.demo import ROUTING_RULES, RoutingRule, keeps_rule, load_messages, routing_instruction, routing_metric
+from dspy_combee.demo import ROUTING_RULES, RoutingRule, keeps_rule, load_messages, routing_metric
 from dspy_combee.learners.gepa_curate import read_lessons
 from dspy_combee.records import render_record
 from dspy_combee.runtime.local_lm import resolve_lm
 from dspy_combee.signatures import ExtractLessons
 
-INSTRUCTION = routing_instruction(())
+_BARE_LENGTH = 1.2  # of the length of the rule itself
+_LINE = re.compile(r"^\W*\[?(r\d+)\]?[:\s-]*(.+)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +50,18 @@ class Found:
     text: str
 
 
-class StateRules(dspy.Signature):
-    """List every specific rule that the feedback in these records teaches.
+Extract = Callable[[Sequence[Shown]], list[Found]]
 
-    Write one line a rule, in the form `[record id] rule`, and go through the records one by one so that none is left
-    out. State the whole condition under which the rule holds and copy codes, labels, names and numbers exactly. Cite
-    several ids when several records teach the same rule. Leave out general advice that would fit any task.
+
+class StateRulesAsLines(dspy.Signature):
+    """List the specific rule that the feedback of each record teaches: one lesson for each record, none left out.
+
+    State the whole condition of a rule and copy codes, labels, names and numbers exactly. Leave out general advice that
+    would fit any task.
     """
 
     records: str = dspy.InputField(desc="the records, each headed by its [record id]")
-    rules: str = dspy.OutputField(desc="one line a rule: [record id] rule")
+    rules: str = dspy.OutputField(desc="one line for each record: [record id] rule")
 
 
 class QuoteRules(dspy.Signature):
@@ -87,6 +92,22 @@ class QuoteRulesAsList(dspy.Signature):
     quotes: list[Quote] = dspy.OutputField(desc="one for each record, in the order of the records")
 
 
+def one_field_a_record(instructions: str, desc: str) -> Extract:
+    """Ask for one output field a record: no record can be left out, and no id has to be written."""
+
+    def extract(records: Sequence[Shown]) -> list[Found]:
+        fields: dict[str, Any] = {"records": (str, dspy.InputField(desc="each headed by its [record id]"))}
+        for record in records:
+            fields[f"rule_of_{record.record_id}"] = (str, dspy.OutputField(desc=desc.format(id=record.record_id)))
+        signature = dspy.signatures.make_signature(fields, instructions)
+        prediction = dspy.Predict(signature)(records=joined(records))
+        return [
+            Found((record.record_id,), str(getattr(prediction, f"rule_of_{record.record_id}"))) for record in records
+        ]
+
+    return extract
+
+
 class QuoteOneRule(dspy.Signature):
     """Find the one sentence of the feedback that states a specific rule, and copy it word for word.
 
@@ -108,9 +129,6 @@ class StateOneRule(dspy.Signature):
     rule: str = dspy.OutputField()
 
 
-Extract = Callable[[Sequence[Shown]], list[Found]]
-
-
 def joined(records: Sequence[Shown]) -> str:
     return "\n\n".join(record.text for record in records)
 
@@ -120,19 +138,19 @@ def ids_of(records: Sequence[Shown]) -> list[str]:
 
 
 def read_lines(reply: str, records: Sequence[Shown]) -> list[Found]:
-    """Read lines of `[record id] rule`."""
-    lines = (re.match(r"^\W*\[([^\]]+)\]\W*(.+)$", line) for line in reply.splitlines())
-    return [Found((line.group(1).strip(),), line.group(2)) for line in lines if line]
+    shown = set(ids_of(records))
+    lines = [_LINE.match(line) for line in reply.splitlines()]
+    return [Found((line[1],) if line[1] in shown else (), line[2]) for line in lines if line]
 
 
 def stated_lines(records: Sequence[Shown]) -> list[Found]:
-    return read_lines(dspy.Predict(StateRules)(records=joined(records)).rules, records)
+    return read_lines(dspy.Predict(StateRulesAsLines)(records=joined(records)).rules, records)
 
 
-def package_signature(records: Sequence[Shown]) -> list[Found]:
-    """What the package uses, before its code cuts a lesson to its rule."""
-    items = dspy.Predict(ExtractLessons)(records=joined(records)).lessons
-    return [Found(lesson.record_ids, lesson.text) for lesson in read_lessons(items, ids_of(records))]
+def stated_list(records: Sequence[Shown]) -> list[Found]:
+    """What the package uses."""
+    lessons = read_lessons(dspy.Predict(ExtractLessons)(records=joined(records)).lessons, ids_of(records))
+    return [Found(lesson.record_ids, lesson.text) for lesson in lessons]
 
 
 def quoted_lines(records: Sequence[Shown]) -> list[Found]:
@@ -152,12 +170,24 @@ def one_call_a_record(signature: type[dspy.Signature]) -> Extract:
     return extract
 
 
+STATE = (
+    "State the specific rule that the feedback of each record teaches, with its whole condition, and copy codes, "
+    "labels, names and numbers exactly. Leave out general advice that would fit any task."
+)
+QUOTE = (
+    "Find, in the feedback of each record, the one sentence that states a specific rule, and copy it word for word. "
+    "The rest of the feedback is general advice: leave it out."
+)
 JSON, CHAT = dspy.JSONAdapter(), dspy.ChatAdapter(use_json_adapter_fallback=False)
 VARIANTS: dict[str, tuple[Extract, dspy.Adapter]] = {
     "lines, state": (stated_lines, CHAT),
     "lines, quote": (quoted_lines, CHAT),
-    "list of lessons, JSON (package)": (package_signature, JSON),
-    "list of quotes, JSON": (quoted_list, JSON),
+    "list, state, JSON (package)": (stated_list, JSON),
+    "list, state, chat markers": (stated_list, CHAT),
+    "list, quote, JSON": (quoted_list, JSON),
+    "one field a record, state": (one_field_a_record(STATE, "the rule that record {id} teaches"), CHAT),
+    "one field a record, quote": (one_field_a_record(QUOTE, "the sentence of record {id}"), CHAT),
+    "one field a record, quote, JSON": (one_field_a_record(QUOTE, "the sentence of record {id}"), JSON),
     "one call a record, state": (one_call_a_record(StateOneRule), CHAT),
     "one call a record, quote": (one_call_a_record(QuoteOneRule), CHAT),
 }
@@ -189,6 +219,7 @@ class Tally:
     records: int = 0
     kept: int = 0
     found: int = 0
+    bare: int = 0
     failed_calls: int = 0
     calls: int = 0
     tokens_in: int = 0
@@ -214,10 +245,12 @@ def measure(extract: Extract, adapter: dspy.Adapter, lm: dspy.LM, groups: Sequen
         tally.tokens_out += sum(entry["usage"]["completion_tokens"] for entry in own.history)
         tally.replies += [re.sub(r"\s+", " ", str(entry["outputs"][0])) for entry in own.history]
         for record in group:
-            texts = [(lesson, keeps_rule(lesson.text, record.rule)) for lesson in lessons]
+            found = [lesson for lesson in lessons if keeps_rule(lesson.text, record.rule)]
+            kept = [lesson for lesson in found if record.record_id in lesson.record_ids]
             tally.records += 1
-            tally.found += any(kept for _, kept in texts)
-            tally.kept += any(kept and record.record_id in lesson.record_ids for lesson, kept in texts)
+            tally.found += bool(found)
+            tally.kept += bool(kept)
+            tally.bare += any(len(lesson.text) <= _BARE_LENGTH * len(record.rule.sentence) for lesson in kept)
     return tally
 
 
@@ -232,16 +265,17 @@ def main() -> None:
     arguments = parser.parse_args()
     lm = resolve_lm(arguments.lm, cache=False, temperature=0.0, max_tokens=1024)
     records = make_records(arguments.records, arguments.seed)
-    print("| group of | form | kept | found | unparsed | calls | tokens in | tokens out | seconds |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| group of | form | kept | found | bare | unparsed | calls | tokens in | tokens out | seconds |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
     for size in arguments.sizes:
         groups = [records[start : start + size] for start in range(0, len(records), size)]
         for name in arguments.variants:
             extract, adapter = VARIANTS[name]
             tally = measure(extract, adapter, lm, groups)
             print(
-                f"| {size} | {name} | {tally.kept} of {tally.records} | {tally.found} | {tally.failed_calls} "
-                f"| {tally.calls} | {tally.tokens_in} | {tally.tokens_out} | {tally.seconds:.0f} |",
+                f"| {size} | {name} | {tally.kept} of {tally.records} | {tally.found} | {tally.bare} "
+                f"| {tally.failed_calls} | {tally.calls} | {tally.tokens_in} | {tally.tokens_out} "
+                f"| {tally.seconds:.0f} |",
                 flush=True,
             )
             if arguments.show:

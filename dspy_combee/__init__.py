@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dspy_combee.learners.base import Entry, PromptLearner, Reflection, TextUpdate, Trajectory, Update
     from dspy_combee.learners.gepa_proposer import CombeeProposer
     from dspy_combee.learners.gepa_state import load_candidates
+    from dspy_combee.metrics import five_argument_metric
     from dspy_combee.report.result import CombeeResult
     from dspy_combee.runtime.budget import Budget, Price, Spend
     from dspy_combee.runtime.local_lm import local_lm, resolve_lm
@@ -38,6 +39,7 @@ _HOME = {
     "TextUpdate": "dspy_combee.learners.base",
     "Trajectory": "dspy_combee.learners.base",
     "Update": "dspy_combee.learners.base",
+    "five_argument_metric": "dspy_combee.metrics",
     "load_candidates": "dspy_combee.learners.gepa_state",
     "local_lm": "dspy_combee.runtime.local_lm",
     "resolve_lm": "dspy_combee.runtime.local_lm",
@@ -60,6 +62,7 @@ __all__ = [
     "TextUpdate",
     "Trajectory",
     "Update",
+    "five_argument_metric",
     "load_candidates",
     "local_lm",
     "resolve_lm",

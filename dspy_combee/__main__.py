@@ -54,7 +54,15 @@ def _real(options: argparse.Namespace) -> tuple[Any, Any, Any]:
         _parser().error(str(error))
     print(f"Task model: {task_lm.model}, reflection model: {reflection_lm.model}\n")
     size = TourOptions(
-        train=48, val=16, test=48, metric_calls=200, num_threads=options.threads, log_dir=options.log_dir
+        train=32,
+        val=16,
+        test=32,
+        metric_calls=130,
+        num_threads=options.threads,
+        gepa_rounds=3,
+        candidates=(4, 8, 16),
+        duplication=1,
+        log_dir=options.log_dir,
     )
     return task_lm, reflection_lm, size
 

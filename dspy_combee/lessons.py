@@ -35,6 +35,9 @@ class LessonUpdate:
     """An update made of lessons (an `Update` of `learners.base`)."""
 
     entries: tuple[Lesson, ...]
+    covers_known: bool = False
+    """Whether the lessons that stood in the prompt before are among the entries, where operations may have changed
+    them; otherwise the update is to be added to them."""
 
     def render(self) -> str:
         """Return the lessons one a line, each with the ids of its records in front."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dspy_combee.aggregation.base import Aggregation
+from dspy_combee.aggregation.hierarchical import Hierarchical
 from dspy_combee.aggregation.scan import DEFAULT_REFLECTION_CHARS, Scan
 from dspy_combee.aggregation.single_pass import SinglePass
+from dspy_combee.aggregation.summarize import Summarize
+from dspy_combee.aggregation.top_k import TopK
 
-NAMES = ("scan", "single_pass")
+_CONDENSING = {"top_k": TopK, "summarize": Summarize, "hierarchical": Hierarchical}
+NAMES = ("scan", "single_pass", *_CONDENSING)
 
 
 def make_aggregation(
@@ -32,7 +36,9 @@ def make_aggregation(
     if isinstance(aggregation, str):
         if aggregation not in NAMES:
             raise ValueError(f"aggregation must be one of {', '.join(NAMES)}, or an Aggregation; got {aggregation!r}")
-        return scan if aggregation == "scan" else SinglePass(max_reflection_chars=max_reflection_chars)
+        if aggregation == "single_pass":
+            return SinglePass(max_reflection_chars=max_reflection_chars)
+        return scan if aggregation == "scan" else _CONDENSING[aggregation]()
     if not isinstance(aggregation, Aggregation):
         raise TypeError(f"aggregation must be a name or an Aggregation, got {type(aggregation).__name__}")
     return aggregation

@@ -24,6 +24,8 @@ class AggregationJob:
     curate: Curate
     join: Callable[[Sequence[Update]], Update] | None = None
     """Joins updates in code when the call that should merge them failed; None: the best supported one stands in."""
+    condense: Callable[[Sequence[Reflection], str], Reflection] | None = None
+    """Makes one reflection of several and a summary of them, for aggregations that summarise; None: see `condensed`."""
 
 
 @dataclass(frozen=True, slots=True)

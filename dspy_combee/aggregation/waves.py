@@ -13,6 +13,7 @@ import dspy
 from dspy_combee.aggregation.base import AggregationJob, CallRecord
 from dspy_combee.errors import ReflectionError
 from dspy_combee.learners.base import Reflection, Update
+from dspy_combee.runtime.adaptive_limit import AdaptiveLimit
 from dspy_combee.runtime.execution.base import Executor, Outcome
 from dspy_combee.runtime.hedge import HedgePolicy, Wave
 from dspy_combee.runtime.retry import RetryPolicy, call_with_retry
@@ -52,6 +53,8 @@ class CallRunner:
     """How often a reply that cannot be used is asked for, each time afresh; 1 or more."""
     hedge: HedgePolicy | None = field(default_factory=HedgePolicy)
     """When a straggler is asked a second time; None for never."""
+    _limits: dict[int, AdaptiveLimit] = field(default_factory=dict, repr=False, compare=False)
+    """By number of workers: how many calls may run at once while the provider refuses some."""
 
     def run_wave(
         self,
@@ -67,10 +70,11 @@ class CallRunner:
         if self.hedge is not None and executor.num_workers > 1 and len(calls) > 1:
             wave = Wave(len(calls), self.hedge)
         seeds = [rng.random() for _ in calls]
+        limit = self._limits.setdefault(executor.num_workers, AdaptiveLimit(executor.num_workers))
 
         def make(index: int) -> Update:
             job = jobs[calls[index].job_index]
-            attempt = _attempts(job, calls[index].reflections, self, seeds[index])
+            attempt = _attempts(job, calls[index].reflections, self, seeds[index], limit)
             return attempt(0) if wave is None else wave.call(attempt)
 
         outcomes = executor.run(make, range(len(calls)))
@@ -78,16 +82,20 @@ class CallRunner:
 
 
 def _attempts(
-    job: AggregationJob, reflections: tuple[Reflection, ...], runner: CallRunner, seed: float
+    job: AggregationJob, reflections: tuple[Reflection, ...], runner: CallRunner, seed: float, limit: AdaptiveLimit
 ) -> Callable[[int], Update]:
     """Return a function of the hedge number that makes the call and repeats it while the reply is unusable."""
+
+    def call() -> Update:
+        with limit.slot():
+            return job.curate(reflections)
 
     def attempt(hedge_number: int) -> Update:
         rng = random.Random(seed)
         for number in range(runner.reply_attempts):
             try:
                 with _fresh_sample(number + hedge_number * runner.reply_attempts):
-                    return call_with_retry(lambda: job.curate(reflections), runner.retry, rng)
+                    return call_with_retry(call, runner.retry, rng, limit=limit)
             except ReflectionError as error:
                 if number + 1 == runner.reply_attempts:
                     raise

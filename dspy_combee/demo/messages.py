@@ -55,19 +55,21 @@ def routing_instruction(rules: Iterable[RoutingRule]) -> str:
 
 
 def load_messages() -> tuple[list[dspy.Example], list[dspy.Example], list[dspy.Example]]:
-    """Return the train, validation and test examples (80, 32, 48): the same ones each time, every rule in each."""
+    """Return the train, validation and test examples (80, 32, 48): the same ones each time.
+
+    Each list deals the rules in rounds, so its first sixteen examples hold every rule once, and so do the next sixteen.
+    """
     rng = random.Random(_SPLIT_SEED)
-    train: list[dspy.Example] = []
-    val: list[dspy.Example] = []
-    test: list[dspy.Example] = []
-    for rule in ROUTING_RULES:
-        messages = rng.sample(rule.messages, len(rule.messages))
-        examples = [dspy.Example(message=text, code=rule.code).with_inputs("message") for text in messages]
-        train += examples[:_TRAIN_PER_RULE]
-        val += examples[_TRAIN_PER_RULE : _TRAIN_PER_RULE + _VAL_PER_RULE]
-        test += examples[_TRAIN_PER_RULE + _VAL_PER_RULE :]
-    for examples in (train, val, test):
-        rng.shuffle(examples)
+    messages = {rule.code: rng.sample(rule.messages, len(rule.messages)) for rule in ROUTING_RULES}
+    rounds: list[list[dspy.Example]] = []
+    for number in range(len(ROUTING_RULES[0].messages)):
+        codes = rng.sample(list(messages), len(messages))
+        rounds.append(
+            [dspy.Example(message=messages[code][number], code=code).with_inputs("message") for code in codes]
+        )
+    first_val, first_test = _TRAIN_PER_RULE, _TRAIN_PER_RULE + _VAL_PER_RULE
+    parts = rounds[:first_val], rounds[first_val:first_test], rounds[first_test:]
+    train, val, test = ([example for dealt in part for example in dealt] for part in parts)
     return train, val, test
 
 

@@ -21,12 +21,16 @@ _RECORD = re.compile(r"^\[(r\d+)\]\n(.*?)(?=^\[r\d+\]$|\Z)", re.DOTALL | re.MULT
 _RULE = re.compile(r"If [^.]*, the code is [A-Z]-\d\d\.")
 
 
-def scripted_models() -> tuple[dspy.LM, dspy.LM]:
-    """Return the task model and the reflection model, both scripted."""
-    return (
-        scripted_lm(ScriptedEngine(lambda prompt, _: _route(prompt)), model="scripted/task"),
-        scripted_lm(ScriptedEngine(lambda prompt, _: _reflect(prompt)), model="scripted/reflection"),
-    )
+def scripted_models(*, task_seconds: float = 0.0, reflection_seconds: float = 0.0) -> tuple[dspy.LM, dspy.LM]:
+    """Return the task model and the reflection model, both scripted.
+
+    Args:
+        task_seconds: How long a call of the task model takes.
+        reflection_seconds: How long a call of the reflection model takes.
+    """
+    task = ScriptedEngine(lambda prompt, _: _route(prompt), latency=lambda *_: task_seconds)
+    reflection = ScriptedEngine(lambda prompt, _: _reflect(prompt), latency=lambda *_: reflection_seconds)
+    return scripted_lm(task, model="scripted/task"), scripted_lm(reflection, model="scripted/reflection")
 
 
 def _route(prompt: str) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 
 import dspy
 
+from dspy_combee.batch_size import DEFAULT_CANDIDATES, BatchSizeController
 from dspy_combee.combee import Combee
 from dspy_combee.demo.messages import load_messages, routing_metric, routing_program
 from dspy_combee.report.result import CombeeResult
-from dspy_combee.runtime.budget import Meter, Spend
+from dspy_combee.runtime.budget import Spend
 from dspy_combee.runtime.execution.threads import ThreadExecutor
 from dspy_combee.runtime.quiet import quiet_progress
 
@@ -31,11 +32,15 @@ class TourOptions:
     test: int
     """Held-out examples for the scores before and after."""
     metric_calls: int
-    """Rollouts that Combee, and plain GEPA after it, may spend."""
+    """Rollouts that Combee may spend."""
     num_threads: int
     seed: int = 0
-    compare: bool = True
-    """Whether plain `dspy.GEPA` runs too."""
+    gepa_rounds: int = 6
+    """Rounds of plain `dspy.GEPA` to compare with."""
+    candidates: tuple[int, ...] = DEFAULT_CANDIDATES
+    """Batch sizes that the controller profiles."""
+    duplication: int = 2
+    """How often each record is dealt."""
     log_dir: str | None = None
 
 
@@ -63,6 +68,8 @@ def run_tour(task_lm: dspy.LM, reflection_lm: dspy.LM, options: TourOptions, wri
         write(f"Before: {before}\n")
         optimizer = Combee(
             _gepa(reflection_lm, options),
+            controller=BatchSizeController(candidates=options.candidates),
+            duplication=options.duplication,
             num_threads=options.num_threads,
             seed=options.seed,
             log_dir=options.log_dir,
@@ -74,8 +81,7 @@ def run_tour(task_lm: dspy.LM, reflection_lm: dspy.LM, options: TourOptions, wri
         _write_result(result, write)
         after = _score(compiled, test, options.num_threads, "score after")
         write(f"Before: {before}\nAfter:  {after}\n")
-        if options.compare:
-            _compare_with_gepa(reflection_lm, options, program, result, write)
+        _compare_with_gepa(reflection_lm, options, program, result, write)
     return result
 
 
@@ -93,7 +99,7 @@ def _split(options: TourOptions) -> tuple[list[dspy.Example], list[dspy.Example]
     return train[: options.train], val[: options.val], test[: options.test]
 
 
-def _gepa(reflection_lm: dspy.LM, options: TourOptions) -> dspy.GEPA:
+def _gepa(reflection_lm: dspy.LM, options: TourOptions, **gepa_kwargs: Any) -> Any:
     return dspy.GEPA(
         metric=routing_metric,
         max_metric_calls=options.metric_calls,
@@ -101,6 +107,7 @@ def _gepa(reflection_lm: dspy.LM, options: TourOptions) -> dspy.GEPA:
         num_threads=options.num_threads,
         seed=options.seed,
         use_merge=False,
+        gepa_kwargs=gepa_kwargs,
     )
 
 
@@ -116,9 +123,13 @@ def _score(program: dspy.Module, examples: Sequence[dspy.Example], num_threads: 
         outcomes = ThreadExecutor(num_threads).run(
             lambda example: routing_metric(example, program(**example.inputs())).score,
             examples,
-            on_done=lambda outcome: bar.update(),
+            on_done=lambda outcome: _advance(bar),
         )
     return HeldOut(sum(outcome.value == 1.0 for outcome in outcomes), len(outcomes))
+
+
+def _advance(bar: Any) -> None:
+    bar.update()
 
 
 def _write_result(result: CombeeResult, write: Write) -> None:
@@ -150,21 +161,24 @@ def _describe_sources(ids: Sequence[str], result: CombeeResult) -> str:
     return ", ".join(shown[:4]) + (" ..." if len(shown) > 4 else "")
 
 
-def _describe_spend(spend: Spend) -> str:
-    return f"{spend.lm_calls} model calls, {spend.input_tokens:,} tokens in and {spend.output_tokens:,} out"
-
-
 def _compare_with_gepa(
     reflection_lm: dspy.LM, options: TourOptions, program: dspy.Module, result: CombeeResult, write: Write
 ) -> None:
-    """Run plain `dspy.GEPA` at its default batch with the same rollouts."""
-    write("The same number of rollouts with plain dspy.GEPA, batches of 3:")
+    """Run plain `dspy.GEPA` at its default batch, and say what it takes to read as many examples as Combee did."""
+    rounds = options.gepa_rounds
+    write(f"Plain dspy.GEPA, batches of 3, {rounds} rounds:")
     train, val, test = _split(options)
-    meter = Meter()
     began = time.monotonic()
-    with meter.installed(), quiet_progress(keep_main_bar=True):
-        plain: Any = _gepa(reflection_lm, options).compile(program, trainset=train, valset=val)
+    with quiet_progress(keep_main_bar=True):
+        gepa = _gepa(reflection_lm, options, stop_callbacks=lambda state: state.i + 1 >= rounds)
+        plain = gepa.compile(program, trainset=train, valset=val)
     seconds = time.monotonic() - began
-    score = _score(plain, test, options.num_threads, "score of plain GEPA")
-    write(f"Plain dspy.GEPA: {score}")
-    write(f"  {_describe_spend(meter.spend)}, {seconds:.0f} s (Combee: {result.seconds:.0f} s)")
+    write(f"  {_score(plain, test, options.num_threads, 'score of plain GEPA')}, {seconds:.0f} s")
+    read = sum(item.batch_size for item in result.rounds)
+    pace = seconds / (3 * rounds)
+    write(f"  At that pace it reads the {read} examples of Combee's rounds in {pace * read:.0f} s.")
+    write(f"  Combee took {result.seconds:.0f} s.")
+
+
+def _describe_spend(spend: Spend) -> str:
+    return f"{spend.lm_calls} model calls, {spend.input_tokens:,} tokens in and {spend.output_tokens:,} out"

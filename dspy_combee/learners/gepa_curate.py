@@ -48,6 +48,8 @@ class LessonCurate:
 
     advice: frozenset[str] = frozenset()
     """Sentences that the feedbacks of the batch repeat word for word without being specific (`repeated_advice`)."""
+    known: tuple[Lesson, ...] = ()
+    """The lessons that stand in the prompt already; operations may change them as they may change new ones."""
 
     def __call__(self, reflections: Sequence[Reflection]) -> LessonUpdate:
         """Make one call.
@@ -73,11 +75,12 @@ class LessonCurate:
 
     def _revise(self, updates: Sequence[LessonUpdate]) -> LessonUpdate:
         joined = join_lessons(updates)
-        if len(joined.entries) < 2:
-            return joined
-        numbered = "\n".join(f"{number}. {lesson.text}" for number, lesson in enumerate(joined.entries, start=1))
+        lessons = joined.entries if joined.covers_known else merge_in_code([*self.known, *joined.entries])
+        if len(lessons) < 2:
+            return LessonUpdate(lessons, covers_known=True)
+        numbered = "\n".join(f"{number}. {lesson.text}" for number, lesson in enumerate(lessons, start=1))
         reply = _ask(ReviseLessons, "operations", rules=numbered)
-        return LessonUpdate(apply_operations(joined.entries, parse_operations(reply)).lessons)
+        return LessonUpdate(apply_operations(lessons, parse_operations(reply)).lessons, covers_known=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,8 @@ class RewriteCurate:
 
 def join_lessons(updates: Sequence[LessonUpdate]) -> LessonUpdate:
     """Join the lessons of several groups in code: what one group says and another one too is said once."""
-    return LessonUpdate(merge_in_code(lesson for update in updates for lesson in update.entries))
+    lessons = merge_in_code(lesson for update in updates for lesson in update.entries)
+    return LessonUpdate(lessons, covers_known=any(update.covers_known for update in updates))
 
 
 def read_lessons(items: Any, record_ids: Sequence[str]) -> tuple[Lesson, ...]:

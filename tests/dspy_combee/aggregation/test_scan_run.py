@@ -153,6 +153,23 @@ def test_rate_limits_are_retried_with_backoff(make_bench):
     assert 0.5 <= waits[0] <= 1.0 <= waits[1] <= 2.0
 
 
+def test_many_rate_limits_halve_the_calls_at_once_and_say_so_once(make_bench, caplog):
+    refused = threading.Barrier(8)
+
+    def busy(prompt, number):
+        if number <= 8:
+            refused.wait(20)
+            return dspy.lm15.RateLimitError("429")
+        return "line"
+
+    bench = make_bench(reply=busy, num_threads=8)
+    (result,) = bench.run(Scan(duplication=1, group_size=2, runner=WITHOUT_WAITS), bench.job(16))
+    assert result.update is not None
+    lines = [r.getMessage() for r in caplog.records if "rate limit" in r.getMessage()]
+    assert len(lines) == 1
+    assert "Set num_threads=4" in lines[0]
+
+
 def test_an_unusable_reply_is_asked_for_again_without_the_cache(make_bench):
     temperatures = []
 

@@ -26,6 +26,11 @@ def test_the_split_is_the_same_each_time_and_holds_every_rule():
         assert Counter(row.code for row in rows) == {rule.code: per_rule for rule in ROUTING_RULES}
 
 
+def test_the_first_sixteen_of_each_split_hold_every_rule_once():
+    for rows in (TRAIN, VAL, TEST):
+        assert {row.code for row in rows[:16]} == {rule.code for rule in ROUTING_RULES}
+
+
 def test_no_message_is_there_twice():
     texts = [row.message.casefold() for row in ROWS]
     assert len(set(texts)) == len(texts) >= 150

@@ -1,6 +1,6 @@
 import logging
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dspy_combee.batch_size import BatchSizeController
@@ -36,6 +36,7 @@ def test_a_fixed_size_is_cut_only_where_not_even_one_batch_fits(batch_size, trai
         assert 2 * size + 2 * val_size <= metric_calls
 
 
+@settings(max_examples=30)
 @given(observations)
 def test_replaying_what_was_seen_gives_the_same_next_size(seen):
     lived, resumed = (BatchControl(BatchSizeController(cap=64)) for _ in range(2))

@@ -444,7 +444,11 @@ def test_a_budget_of_metric_calls_holds_beside_the_optimizers_own(make_world):
 @pytest.mark.parametrize("limit", [20, 90])
 @pytest.mark.parametrize("selector", ["round_robin", "all"])
 def test_no_run_takes_more_than_its_estimate(make_world, twins, batch_size, limit, selector):
-    world = make_world(reflect=lambda p, n: teach(p, n) if "rules" in p else f'{{"new_instruction": "worse {n}"}}')
+    world = make_world(
+        reflect=lambda p, n: (
+            teach(p, n) if asks_for_lessons(p) or "operations" in p else f'{{"new_instruction": "worse {n}"}}'
+        )
+    )
     optimizer = world.combee(batch_size=batch_size, gepa={"max_metric_calls": limit, "component_selector": selector})
     estimate = optimizer.estimate(twins, trainset=world.train, valset=world.val)
     assert world.task_engine.calls == 0

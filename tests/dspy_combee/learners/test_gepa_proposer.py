@@ -122,7 +122,7 @@ def test_later_rounds_build_on_the_lessons_that_stand(make_world):
     own, lessons = split_instruction(second["self"])
     assert own == "do it"
     assert {one.text for one in lessons} == {f"when asked q{n} answer {n}" for n in range(10)}
-    assert any("- when asked q1 answer 1" in prompt for prompt in world.reflect_engine.prompts[-4:])
+    assert any(". when asked q1 answer 1" in prompt for prompt in world.reflect_engine.prompts[-4:])
 
 
 def test_records_of_a_line_are_known_in_every_candidate_that_has_it(make_world):

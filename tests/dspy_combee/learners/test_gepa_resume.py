@@ -253,7 +253,7 @@ def test_an_interrupt_before_the_seed_is_scored_leaves_the_student(make_world, m
 @pytest.mark.parametrize("first_call", [1, 5, 6])
 def test_no_call_starts_after_ctrl_c_while_workers_are_busy(make_world, make_scripts, first_call):
     """Press it while four workers wait for their model: at the seed's validation, or in the first batch."""
-    busy, go_on, lock, started = threading.Event(), threading.Event(), threading.Lock(), []
+    busy, go_on, heard, lock, started = threading.Event(), threading.Event(), threading.Event(), threading.Lock(), []
     reply = make_scripts(None, 0)["task"]
 
     def wait_at(prompt, number):
@@ -269,22 +269,31 @@ def test_no_call_starts_after_ctrl_c_while_workers_are_busy(make_world, make_scr
     world = make_world(task=wait_at)
     optimizer = world.combee(batch_size=8, gepa={"num_threads": 4})
 
+    def hear(number, frame):
+        heard.set()
+        raise KeyboardInterrupt
+
     def press():
         busy.wait(60)
         os.kill(os.getpid(), signal.SIGINT)
+        heard.wait(60)  # a signal is handled when the main thread runs again
         with lock:
             at_interrupt.append(len(started))
         go_on.set()
 
     at_interrupt = []
     presser = threading.Thread(target=press)
-    presser.start()
-    with pytest.raises(KeyboardInterrupt):
-        world.compile(optimizer)
-    presser.join()
+    before = signal.signal(signal.SIGINT, hear)
+    try:
+        presser.start()
+        with pytest.raises(KeyboardInterrupt):
+            world.compile(optimizer)
+        presser.join()
+        assert signal.getsignal(signal.SIGINT) is hear
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert optimizer.last_result.stop_reason == "interrupted"
     assert len(started) == at_interrupt[0]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_cancelled_call_of_a_tool_is_no_interrupt(make_world, make_scripts):

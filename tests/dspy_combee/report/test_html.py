@@ -136,3 +136,8 @@ def test_result_of_a_run_that_failed_at_once_can_be_shown(render, read_page):
 
 def test_notebook_does_not_read_dollar_signs_as_formulas(result):
     assert 'class="combee tex2jax_ignore mathjax_ignore"' in result._repr_html_()
+
+
+def test_result_is_one_line_in_a_terminal(result):
+    assert "\n" not in repr(result)
+    assert "stop_reason='budget', validation score 0.25 -> 0.625, 2 rounds, 192 metric calls" in repr(result)

@@ -7,7 +7,7 @@ import dspy_evocue.control
 
 FOLDER = Path(dspy_evocue.control.__file__).parent
 OURS = ("dspy", "dspy_evocue", "dspy_combee")
-PURE_ELSEWHERE = {"dspy_evocue.rules", "dspy_evocue.call_sites"}
+PURE_ELSEWHERE = {"dspy_evocue.rules", "dspy_evocue.call_sites", "dspy_combee.runtime.python_syntax"}
 
 
 FILES = {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in FOLDER.glob("[a-z]*.py")}

@@ -60,6 +60,23 @@ def test_other_options_get_another_server_and_other_waiting_times_do_not(model_t
     assert running_server(replace(options, parallel=1), restart=True) is not first
 
 
+def test_a_server_that_is_still_loading_does_not_hold_up_another(model_that, tmp_path):
+    options = options_for(model_that())
+    ready = running_server(options, restart=True)
+    called, until = tmp_path / "called", tmp_path / "until"
+    slow = model_that(load="waits", called=str(called), until=str(until))
+    with ThreadPoolExecutor(2) as pool:
+        starting = pool.submit(start, slow)
+        while not called.exists():
+            time.sleep(0.02)
+        meanwhile = pool.submit(running_server, options, restart=False)
+        try:
+            assert meanwhile.result(timeout=60) is ready
+        finally:
+            until.touch()
+        assert starting.result() is not ready
+
+
 def test_the_options_reach_the_server(model_that):
     facts = ask(start(model_that()))
     assert facts["n_ctx"] == 128  # 64 tokens for each of 2 requests at once

@@ -29,6 +29,10 @@ class Server:
             raise RuntimeError("tensor 7 is missing")
         if behaviour.get("load") == "hangs":
             time.sleep(3600)
+        if behaviour.get("load") == "waits":
+            Path(behaviour["called"]).touch()
+            while not Path(behaviour["until"]).exists():
+                time.sleep(0.02)
         if behaviour.get("load") == "crashes":
             os._exit(9)
         _Handler.behaviour, _Handler.params = behaviour, params

@@ -1,0 +1,140 @@
+"""Salvage: the records that no line of the update cites get one more pass, among themselves.
+
+A rare lesson drowns among common ones; among other uncited records it has another chance. The pass is bounded: it adds
+one call for each `group_size` uncited records, once, and never more than `max_calls`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from dspy_combee.aggregation.base import Aggregated, Aggregation, AggregationJob
+from dspy_combee.aggregation.waves import Answer, Call, CallRunner
+from dspy_combee.learners.base import Reflection, Update
+from dspy_combee.runtime.execution.base import Executor
+from dspy_combee.scan import near_equal_sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Salvage:
+    """Another aggregation, and a pass for what it left uncited (an `Aggregation`).
+
+    Args:
+        inner: The aggregation.
+        group_size: Uncited records a salvage call sees at most, at least 1; small, so that none drowns again.
+        max_calls: Salvage calls a component at most; records beyond them stay uncited and are reported.
+        runner: How calls are retried and hedged.
+
+    Raises:
+        ValueError: A number is below 1.
+    """
+
+    inner: Aggregation
+    group_size: int = 4
+    max_calls: int = 16
+    runner: CallRunner = field(default_factory=CallRunner)
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        for name in ("group_size", "max_calls"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    @property
+    def name(self) -> str:
+        """The name of the inner aggregation."""
+        return self.inner.name
+
+    def calls_for(self, count: int) -> int:
+        """Return the most calls that `count` reflections of one component take when none fails."""
+        calls = self.inner.calls_for(count)
+        return calls if calls < 2 else calls + self._calls(count) + 1
+
+    def aggregate(self, jobs: Sequence[AggregationJob], *, executor: Executor, rng: random.Random) -> list[Aggregated]:
+        """Aggregate every job, then salvage; the salvage calls of all jobs run in one wave."""
+        results = self.inner.aggregate(jobs, executor=executor, rng=rng)
+        lost = [_uncited(job, result) for job, result in zip(jobs, results, strict=True)]
+        calls = [Call(index, group) for index, found in enumerate(lost) for group in self._groups(found, rng)]
+        answers = self.runner.run_wave("salvage", calls, jobs, executor=executor, rng=rng)
+        by_job = {index: [a for a in answers if a.call.job_index == index] for index in range(len(jobs))}
+        return self._added(jobs, results, by_job, executor, rng)
+
+    def _calls(self, count: int) -> int:
+        return min(self.max_calls, math.ceil(count / self.group_size))
+
+    def _groups(self, lost: Sequence[Reflection], rng: random.Random) -> list[tuple[Reflection, ...]]:
+        if not lost:
+            return []
+        order = list(lost)
+        rng.shuffle(order)
+        kept = order[: self.max_calls * self.group_size]
+        sizes = near_equal_sizes(len(kept), self._calls(len(kept)))
+        starts = [sum(sizes[:index]) for index in range(len(sizes))]
+        return [tuple(kept[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
+
+    def _added(
+        self,
+        jobs: Sequence[AggregationJob],
+        results: Sequence[Aggregated],
+        by_job: dict[int, list[Answer]],
+        executor: Executor,
+        rng: random.Random,
+    ) -> list[Aggregated]:
+        """Add what was salvaged to each update: in code where the learner can, by one more call where it cannot."""
+        found = {
+            index: [a.update for a in answers if a.update and a.update.entries] for index, answers in by_job.items()
+        }
+        calls = [
+            Call(
+                index,
+                tuple(_as_reflection(update, jobs[index].component) for update in (results[index].update, *updates)),
+            )
+            for index, updates in found.items()
+            if updates and jobs[index].join is None
+        ]
+        merged = self.runner.run_wave("salvage, merged", calls, jobs, executor=executor, rng=rng)
+        added: list[Aggregated] = []
+        for index, (job, result) in enumerate(zip(jobs, results, strict=True)):
+            update = result.update
+            if found[index] and job.join is not None and update is not None:
+                update = job.join([update, *found[index]])
+            records = [answer.record for answer in by_job[index]]
+            for answer in merged:
+                if answer.call.job_index == index:
+                    records.append(answer.record)
+                    update = answer.update or update
+            added.append(_with(result, job, update, records))
+        return added
+
+
+def _uncited(job: AggregationJob, result: Aggregated) -> list[Reflection]:
+    """Return the reflections to salvage: none where no line cites anything, for then nobody knows what was lost."""
+    entries = result.update.entries if result.update is not None else ()
+    if len(result.calls) < 2 or not any(entry.record_ids for entry in entries):
+        return []
+    uncited = set(result.uncited)
+    return [reflection for reflection in job.reflections if uncited.issuperset(reflection.record_ids)]
+
+
+def _with(result: Aggregated, job: AggregationJob, update: Update | None, records: Sequence[object]) -> Aggregated:
+    if not records:
+        return result
+    cited = {record_id for entry in (update.entries if update else ()) for record_id in entry.record_ids}
+    still = tuple(record_id for record_id in result.uncited if record_id not in cited)
+    note = f"{len(result.uncited) - len(still)} of {len(result.uncited)} uncited records were salvaged"
+    return replace(
+        result,
+        update=update,
+        calls=(*result.calls, *records),
+        uncited=still,
+        note="; ".join(text for text in (result.note, note) if text),
+    )
+
+
+def _as_reflection(update: Update | None, component: str) -> Reflection:
+    assert update is not None
+    record_ids = tuple(dict.fromkeys(rid for entry in update.entries for rid in entry.record_ids))
+    return Reflection(update.render(), record_ids, component, update=update)

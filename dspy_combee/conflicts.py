@@ -1,0 +1,75 @@
+"""Which lessons may contradict each other, found by shape: they speak of the same thing and differ in what to do.
+
+A pair is a suspicion, not a verdict: it is shown to the last aggregation call side by side with the evidence of both
+sides, and what that call does not settle is kept. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from dspy_combee.specifics import contains_rule, content_words, polarity_words, specific_tokens
+
+ALIKE = 0.5
+"""The share of meaningful words in common from which two lessons speak of the same thing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Two lessons that may contradict each other, by their positions."""
+
+    first: int
+    second: int
+
+
+def find_conflicts(texts: Sequence[str], *, alike: float = ALIKE) -> tuple[Conflict, ...]:
+    """Return the pairs of texts that share most of their words but differ in a negation or in one particular.
+
+    "Returns over $50: code A1" and "returns over $50: code B2" are a pair. Texts that differ in more ("code A1 for late
+    returns", "code B2 for damaged refunds"; "Q1 is A1", "Q2 is A2") are two lessons.
+
+    Args:
+        texts: The lessons.
+        alike: The share of meaningful words in common from which two texts are compared, 0 to 1.
+
+    Returns:
+        Pairs in order of the first, then the second position.
+    """
+    words = [content_words(text) for text in texts]
+    seen: dict[str, list[int]] = {}
+    found: list[Conflict] = []
+    for index, text in enumerate(texts):
+        shared = Counter(other for word in words[index] for other in seen.get(word, ()))
+        found.extend(
+            Conflict(other, index)
+            for other, count in shared.items()
+            if count >= alike * (len(words[index]) + len(words[other]) - count) and _contradict(texts[other], text)
+        )
+        for word in words[index]:
+            seen.setdefault(word, []).append(index)
+    return tuple(sorted(found, key=lambda conflict: (conflict.first, conflict.second)))
+
+
+def _contradict(one: str, other: str) -> bool:
+    ours, theirs = _particulars(one), _particulars(other)
+    if polarity_words(one) != polarity_words(other):
+        differs = ours == theirs
+    else:
+        differs = len(ours - theirs) == len(theirs - ours) == 1 and (
+            bool(ours & theirs) or _words_without(one, ours) == _words_without(other, theirs)
+        )
+    return differs and not contains_rule(one, other) and not contains_rule(other, one)
+
+
+@lru_cache(maxsize=65536)
+def _particulars(text: str) -> frozenset[str]:
+    """Return the specific tokens without those that are part of another one ("9" in "L-9")."""
+    tokens = specific_tokens(text)
+    return frozenset(token for token in tokens if not any(token != other and token in other for other in tokens))
+
+
+def _words_without(text: str, particulars: frozenset[str]) -> frozenset[str]:
+    return content_words(text) - frozenset[str]().union(*(content_words(particular) for particular in particulars))

@@ -1,0 +1,233 @@
+"""The one aggregation call of ACE: reflections in, playbook operations out; at upper levels, operations merged.
+
+Code checks whatever the model proposes. A text that would lose a number, code, name or negation of what it replaces
+does not replace it; a removal needs votes against the entry or another entry that says the same; a citation of a
+record that the call was not shown is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import dspy
+
+from dspy_combee.conflicts import Conflict, find_conflicts
+from dspy_combee.errors import ReflectionError
+from dspy_combee.learners.ace_signatures import Curate, CuratedOperation, MergeLessons
+from dspy_combee.learners.base import Reflection
+from dspy_combee.learners.playbook_update import PlaybookUpdate, as_additions, as_lessons, join_updates
+from dspy_combee.lessons import Lesson, Merge, apply_operations
+from dspy_combee.playbook import (
+    AddEntry,
+    MergeEntries,
+    Operation,
+    Playbook,
+    PlaybookEntry,
+    RemoveEntry,
+    UpdateEntry,
+    Vote,
+)
+from dspy_combee.playbook.entries import DEFAULT_SECTION, joined_ids
+from dspy_combee.replies import refuse_cut_reply, usable_text
+from dspy_combee.specifics import contains_rule, lost_specifics, polarity_words, specific_tokens
+
+logger = logging.getLogger(__name__)
+
+MAX_ENTRY_CHARS = 2_000
+"""A longer text is not one lesson; it is left out, never cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaybookCurate:
+    """Distil operations on one playbook (a `Curate`). Calls the model of `dspy.settings.lm`."""
+
+    component: str
+    task: str
+    """The user's own instructions, without the playbook."""
+    book: Playbook
+    """The snapshot that every group of the round curates against."""
+
+    def __call__(self, reflections: Sequence[Reflection]) -> PlaybookUpdate:
+        """Make one call; none when there is nothing that a call could decide.
+
+        Raises:
+            ReflectionError: The reply is cut off.
+            Exception: What DSPy raises for a reply that cannot be parsed, or the model for itself.
+        """
+        if all(isinstance(reflection.update, PlaybookUpdate) for reflection in reflections):
+            return self._merge(join_updates(reflection.update for reflection in reflections))
+        return self._curate(reflections)
+
+    def _curate(self, reflections: Sequence[Reflection]) -> PlaybookUpdate:
+        reply = ask(
+            Curate,
+            task=self.task,
+            playbook=self.book.render() if self.book.entries else "(empty)",
+            reflections="\n\n".join(f"[{', '.join(r.record_ids)}]\n{r.text}" for r in reflections),
+        )
+        votes = votes_of(reflections, self.book)
+        items = list(reply.operations.root)
+        operations = [operation for item in items if (operation := self._checked(item, reflections, votes)) is not None]
+        dropped = reply.operations.dropped + len(items) - len(operations)
+        if dropped:
+            logger.debug("%d of %d curated operations were dropped", dropped, reply.operations.dropped + len(items))
+        if reply.operations.dropped and not items:
+            raise ReflectionError(f"none of the {reply.operations.dropped} operations of the reply makes sense")
+        return join_updates([PlaybookUpdate(self.component, tuple(operations), votes)])
+
+    def _checked(
+        self, item: CuratedOperation, reflections: Sequence[Reflection], votes: tuple[Vote, ...]
+    ) -> Operation | None:
+        """Return the item as an operation that loses nothing, or None when it makes no sense for this playbook."""
+        old = [entry for entry_id in dict.fromkeys(item.entry_ids) if (entry := self.book.get(entry_id))]
+        records = cited_records(item, reflections)
+        if item.operation == "REMOVE":
+            return self._checked_removal(old, records, votes)
+        text = _entry_text(item.text)
+        if not text:
+            return None
+        section = item.section.strip() or None
+        if item.operation == "ADD" or not old:
+            return AddEntry(text, section or DEFAULT_SECTION, records)
+        loses = _loses(text, old)
+        if item.operation == "UPDATE" or len(old) == 1:
+            if loses and old[0].net_votes >= 0:
+                return AddEntry(text, section or old[0].section, records)
+            return UpdateEntry(old[0].id, text, section, records)
+        if loses:
+            return None
+        return MergeEntries(tuple(entry.id for entry in old), text, section, records)
+
+    def _checked_removal(
+        self, old: Sequence[PlaybookEntry], records: tuple[str, ...], votes: tuple[Vote, ...]
+    ) -> Operation | None:
+        if len(old) != 1:
+            return None
+        entry = old[0]
+        against = entry.harmful + sum(vote.entry_id == entry.id and vote.tag == "harmful" for vote in votes)
+        in_favour = entry.helpful + sum(vote.entry_id == entry.id and vote.tag == "helpful" for vote in votes)
+        if against > in_favour:
+            return RemoveEntry(entry.id, f"{against} votes against, {in_favour} for", records)
+        others = (other for other in self.book.entries if other.id != entry.id)
+        holder = next((other for other in others if contains_rule(other.text, entry.text)), None)
+        return RemoveEntry(entry.id, f"{holder.id} says the same", records) if holder else None
+
+    def _merge(self, joined: PlaybookUpdate) -> PlaybookUpdate:
+        """Let the model merge the additions of several groups; whatever it does not mention, or loses, is kept."""
+        lessons = as_lessons(operation for operation in joined.operations if isinstance(operation, AddEntry))
+        if len(lessons) < 2:
+            return joined
+        conflicts = find_conflicts([lesson.text for lesson in lessons])
+        reply = ask(
+            MergeLessons,
+            lessons="\n".join(_numbered(number, lesson) for number, lesson in enumerate(lessons, start=1)),
+            contradictions="\n".join(_side_by_side(conflict, lessons) for conflict in conflicts) or "none",
+        )
+        refuted = _refuted(reply.refuted, conflicts, lessons)
+        kept = [lesson for number, lesson in enumerate(lessons, start=1) if number not in refuted]
+        renumbered = {
+            old: new for new, old in enumerate((n for n in range(1, len(lessons) + 1) if n not in refuted), 1)
+        }
+        merges = [
+            Merge(numbers, text)
+            for merge in reply.merges.root
+            if len(numbers := tuple(renumbered[n] for n in dict.fromkeys(merge.numbers) if n in renumbered)) > 1
+            and (text := _entry_text(merge.text))
+        ]
+        applied = apply_operations(kept, merges)
+        for refusal in applied.refused:
+            logger.debug("Refused: %s", refusal)
+        others = (operation for operation in joined.operations if not isinstance(operation, AddEntry))
+        return replace(joined, operations=(*as_additions(applied.lessons), *others))
+
+
+def ask(signature: type[dspy.Signature], *, check: Callable[[Any], None] = refuse_cut_reply, **inputs: Any) -> Any:
+    """Make one call to `dspy.settings.lm` and return its prediction, unless the reply was cut off.
+
+    Raises:
+        ReflectionError: The model stopped at its token limit.
+    """
+    # A predictor of its own for each call: its history holds this call alone, whatever other threads do.
+    predict = dspy.Predict(signature)
+    with dspy.context(trace=None):
+        reply = predict(**inputs)
+    check(predict.history[-1] if predict.history else None)
+    return reply
+
+
+def votes_of(reflections: Sequence[Reflection], book: Playbook) -> tuple[Vote, ...]:
+    """Return the votes that the reflections carry on entries of the playbook, one a run and entry."""
+    found: set[Vote] = set()
+    for reflection in reflections:
+        for entry_id, tag, record_id in votes_in(reflection):
+            if book.get(entry_id) and tag in ("helpful", "harmful", "neutral"):
+                found.add(Vote(entry_id, record_id, tag))
+    return tuple(found)
+
+
+def votes_in(reflection: Reflection) -> list[tuple[str, Any, str]]:
+    """Return entry id, tag and record id of each vote that a reflection carries.
+
+    A vote without a record of its own is that of the reflection's record.
+    """
+    details = reflection.details if isinstance(reflection.details, dict) else {}
+    return [
+        (vote[0], vote[1], vote[2] if len(vote) > 2 else reflection.record_ids[0]) for vote in details.get("votes", ())
+    ]
+
+
+def cited_records(item: CuratedOperation, reflections: Sequence[Reflection]) -> tuple[str, ...]:
+    """Return the shown records that an item cites; where it cites none, those that code can tell it came from.
+
+    That is the only record there is, or the only one that mentions all particulars of the text.
+    """
+    shown = {record_id.casefold(): record_id for reflection in reflections for record_id in reflection.record_ids}
+    cited = joined_ids(tuple(shown[name.casefold()] for name in item.record_ids if name.casefold() in shown))
+    if cited or len(shown) == 1:
+        return cited or tuple(shown.values())
+    if not specific_tokens(item.text):
+        return ()
+    sources = {reflection.record_ids for reflection in reflections if not lost_specifics(reflection.text, (item.text,))}
+    return next(iter(sources)) if len(sources) == 1 else ()
+
+
+def _entry_text(text: str) -> str:
+    """Return the text of an entry, or an empty one for a text that is none."""
+    try:
+        return usable_text(text, max_chars=MAX_ENTRY_CHARS)
+    except ReflectionError as error:
+        if text.strip():
+            logger.info("A curated entry is left out: %s", error)
+        return ""
+
+
+def _loses(text: str, old: Sequence[PlaybookEntry]) -> bool:
+    parts = tuple(entry.text for entry in old)
+    if lost_specifics(text, parts):
+        return True
+    return not frozenset[str]().union(*(polarity_words(part) for part in parts)) <= polarity_words(text)
+
+
+def _numbered(number: int, lesson: Lesson) -> str:
+    return f"{number}. ({lesson.heading}) {lesson.text} [{', '.join(lesson.record_ids)}]"
+
+
+def _side_by_side(conflict: Conflict, lessons: Sequence[Lesson]) -> str:
+    sides = ((position + 1, lessons[position].record_ids) for position in (conflict.first, conflict.second))
+    return " <-> ".join(f"{number} ({len(ids)} records: {', '.join(ids) or '-'})" for number, ids in sides)
+
+
+def _refuted(reply: str, conflicts: Sequence[Conflict], lessons: Sequence[Lesson]) -> set[int]:
+    """Return the numbers that may go: named by the model, in a shown pair, with no more records than the other side."""
+    named = {int(number) for number in re.findall(r"\d+", reply or "")}
+    refuted: set[int] = set()
+    for conflict in conflicts:
+        for loser, winner in ((conflict.first, conflict.second), (conflict.second, conflict.first)):
+            has_evidence = len(lessons[loser].record_ids) <= len(lessons[winner].record_ids)
+            if loser + 1 in named and winner + 1 not in named | refuted and has_evidence:
+                refuted.add(loser + 1)
+    return refuted

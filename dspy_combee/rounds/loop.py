@@ -1,0 +1,400 @@
+"""The loop of a run: rounds of generate, reflect, aggregate and update, with validations in between.
+
+One commit a round: every group of a round curates against the same program. The loop knows no learner and no
+aggregation; it decides when to validate, when to stop, and what is kept when a run is interrupted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from dspy_combee.aggregation.base import Aggregated, Aggregation
+from dspy_combee.errors import BudgetExhausted, CombeeError, LMUnavailableError, MetricError
+from dspy_combee.learners.base import PromptLearner, Trajectory
+from dspy_combee.rounds.learn_record import RecordWork
+from dspy_combee.rounds.learner_extras import describe_program, dump_program, load_program
+from dspy_combee.rounds.one_round import LearnedBatch, aggregate_reflections, learn_batch, record_round
+from dspy_combee.rounds.records import (
+    BatchSizePolicy,
+    FixedBatchSize,
+    RoundRecord,
+    RoundSchedule,
+    RoundsResult,
+    StopReason,
+    Validation,
+)
+from dspy_combee.rounds.run_files import RunFiles
+from dspy_combee.rounds.source import Batch, TrainingSource
+from dspy_combee.rounds.validation import validate
+from dspy_combee.runtime.budget import Meter
+from dspy_combee.runtime.execution.base import Executor
+from dspy_combee.runtime.retry import RetryPolicy
+from dspy_combee.seeding import branch_rng
+
+logger = logging.getLogger(__name__)
+
+OnRound = Callable[[RoundRecord, Sequence[Trajectory]], None]
+"""Told of each finished round, with the trajectories that were made in it, in order."""
+
+FAILED_RECORDS = 3
+"""Records in a row that could not be run and scored, with none in between that could, after which a run gives up."""
+
+
+def run_rounds(
+    learner: PromptLearner,
+    program: Any,
+    source: TrainingSource,
+    *,
+    aggregation: Aggregation,
+    executor: Executor,
+    valset: Sequence[Any] = (),
+    batch_sizes: BatchSizePolicy | None = None,
+    schedule: RoundSchedule | None = None,
+    meter: Meter | None = None,
+    retry: RetryPolicy | None = None,
+    reflection_lm: Any = None,
+    seed: int = 0,
+    log_dir: str | os.PathLike[str] | None = None,
+    on_round: OnRound | None = None,
+    on_result: Callable[[RoundsResult], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> RoundsResult:
+    """Teach a program in rounds until the source is exhausted or something says stop.
+
+    Args:
+        learner: The four steps.
+        program: What is taught; not changed.
+        source: Where records come from.
+        aggregation: How the reflections of a round become one update a component.
+        executor: Where rollouts, reflections and aggregation calls run.
+        valset: What decides which program is the best; empty for no validation.
+        batch_sizes: Decides the size of each batch; None means one example a round.
+        schedule: When to validate and to stop.
+        meter: Counts what is spent. The caller installs it; its limit on metric calls caps the batches here.
+        retry: For rate limits, outages and time-outs of single steps.
+        reflection_lm: The model of reflections and aggregation calls; None means that of the caller's context.
+        seed: For the aggregation and the jitter of retries.
+        log_dir: Where the run is kept and resumed from; the caller makes sure that it belongs to this run.
+        on_round: Told of each round.
+        on_result: Told of the result exactly once, also when the run is interrupted or fails: nothing is lost then.
+        clock: Where the seconds of rounds come from.
+
+    Raises:
+        KeyboardInterrupt: After an interrupt; no new call is started, the checkpoint is on disk, `on_result` was told.
+        LMUnavailableError: The model failed on everything.
+        MetricError: The metric returned something that is no score.
+    """
+    meter = meter if meter is not None else Meter()
+    run = _Run(
+        learner=learner,
+        source=source,
+        aggregation=aggregation,
+        executor=executor,
+        valset=valset,
+        policy=batch_sizes or FixedBatchSize(1),
+        schedule=schedule or RoundSchedule(),
+        meter=meter,
+        work=RecordWork(learner, meter, retry or RetryPolicy(), seed, reflection_lm),
+        files=RunFiles(log_dir),
+        seed=seed,
+        on_round=on_round,
+        clock=clock,
+        program=program,
+        best=program,
+    )
+    reason: StopReason = "error"
+    error = "stopped from outside"
+    try:
+        run.resume()
+        reason, error = run.until_stopped()
+    except BudgetExhausted as exhausted:
+        reason, error = "budget", ""
+        logger.info("%s; the best program so far is kept", exhausted)
+    except KeyboardInterrupt:
+        reason, error = "interrupted", ""
+        raise
+    except Exception as failure:
+        error = f"{type(failure).__name__}: {failure}"
+        raise
+    finally:
+        result = run.result(reason, error)
+        if on_result is not None:
+            on_result(result)
+    return result
+
+
+@dataclass(slots=True)
+class _Run:
+    """The state of one run. Lives inside one `run_rounds` call; only the calling thread changes it."""
+
+    learner: PromptLearner
+    source: TrainingSource
+    aggregation: Aggregation
+    executor: Executor
+    valset: Sequence[Any]
+    policy: BatchSizePolicy
+    schedule: RoundSchedule
+    meter: Meter
+    work: RecordWork
+    files: RunFiles
+    seed: int
+    on_round: OnRound | None
+    clock: Callable[[], float]
+    program: Any
+    best: Any
+    position: int = 0
+    validated_at: int = 0
+    """The position at the last validation."""
+    is_changed: bool = False
+    """Whether an update came after the last validation."""
+    stale: int = 0
+    """Validations in a row without improvement."""
+    failed_rounds: int = 0
+    failed_records: int = 0
+    """Records in a row that could not be run and scored."""
+    best_score: float | None = None
+    rounds: list[RoundRecord] = field(default_factory=list)
+    validations: list[Validation] = field(default_factory=list)
+    policy_state: Any = None
+    last_error: str = ""
+    last_failure: Exception | None = None
+
+    def resume(self) -> None:
+        """Take up an earlier part of the run, when there is one."""
+        self.policy_state = self.policy.start()
+        state = self.files.checkpoint()
+        if state is None:
+            return
+        self.rounds = self.files.rounds(state["rounds"])
+        self.validations = [Validation.from_dict(validation) for validation in state["validations"]]
+        self.program = load_program(self.learner, self.program, state["program"])
+        self.best = load_program(self.learner, self.best, state["best"]) if state["best"] else self.program
+        for name in ("position", "validated_at", "is_changed", "stale", "failed_rounds", "best_score"):
+            setattr(self, name, state[name])
+        for record in self.rounds:
+            self._observe(record)
+        spent = self.meter.spend
+        logger.info(
+            "Resumed after round %d: %d LM calls and %d metric calls were spent already",
+            len(self.rounds),
+            spent.lm_calls,
+            spent.metric_calls,
+        )
+
+    def until_stopped(self) -> tuple[StopReason, str]:
+        """Do rounds until something says stop; return the reason, and the error that it came from."""
+        if self.valset and not self.validations:
+            self._warn_of_small_budget()
+            if not self._may_validate():
+                return "budget", ""
+            self._validate()
+        while True:
+            reason = self._reason_to_stop()
+            if reason is not None:
+                return reason, self.last_error if reason == "error" else ""
+            wanted = self.policy.pick(self.policy_state)
+            size = self._affordable(wanted)
+            batch = self.source.take(self.position, size) if size else None
+            if batch is None or not batch.items:
+                return self._finish("budget" if batch is None else "completed")
+            self._round(batch, is_full=len(batch.items) == wanted)
+            if self._is_validation_due(batch):
+                self._validate()
+
+    def result(self, reason: StopReason, error: str) -> RoundsResult:
+        """Return the state as a result."""
+        program = self.best if self.validations else self.program
+        return RoundsResult(program, reason, tuple(self.rounds), tuple(self.validations), self.program, error)
+
+    def _finish(self, reason: StopReason) -> tuple[StopReason, str]:
+        if self.failed_records and self.failed_records == sum(record.batch_size for record in self.rounds):
+            raise self._outage()
+        if self.valset and self.is_changed and self._may_validate():
+            self._validate()
+        return ("perfect" if self._is_perfect() else reason), ""
+
+    def _reason_to_stop(self) -> StopReason | None:
+        if self._is_perfect():
+            return "perfect"
+        if self.schedule.patience is not None and self.stale >= self.schedule.patience:
+            return "no_improvement"
+        if self.failed_rounds >= self.schedule.max_failed_rounds:
+            logger.error(
+                "Stopped: %d rounds in a row gave no update. Last error: %s", self.failed_rounds, self.last_error
+            )
+            return "error"
+        return None
+
+    def _is_perfect(self) -> bool:
+        return self.best_score is not None and self.best_score >= self.schedule.perfect_score
+
+    def _affordable(self, wanted: int) -> int:
+        """Return the size that leaves enough metric calls for the last validation."""
+        remaining = self.meter.remaining_metric_calls
+        return wanted if remaining is None else max(0, min(wanted, remaining - len(self.valset)))
+
+    def _may_validate(self) -> bool:
+        remaining = self.meter.remaining_metric_calls
+        return remaining is None or remaining >= len(self.valset)
+
+    def _warn_of_small_budget(self) -> None:
+        remaining = self.meter.remaining_metric_calls
+        if remaining is None:
+            return
+        needed = len(self.valset) * 2 + 3 * self.policy.pick(self.policy_state)
+        if remaining < needed:
+            logger.warning(
+                "The budget of %d metric calls is small: two validations of %d examples and three rounds take %d.",
+                remaining,
+                len(self.valset),
+                needed,
+            )
+
+    def _round(self, batch: Batch, *, is_full: bool) -> None:
+        index, began = len(self.rounds), self.clock()
+        learned = learn_batch(
+            self.work, self.program, batch, round_index=index, files=self.files, executor=self.executor
+        )
+        self._give_up_on_outage(learned)
+        aggregated = aggregate_reflections(
+            self.learner,
+            self.program,
+            learned.reflections,
+            aggregation=self.aggregation,
+            executor=self.executor,
+            meter=self.meter,
+            rng=branch_rng(self.seed, "round", index),
+            reflection_lm=self.work.reflection_lm,
+        )
+        self._commit(aggregated)
+        self._note_failure(learned, aggregated)
+        # Counted here and not in the workers: the calls that learn from a scored run must not be refused by its count.
+        self.meter.count_metric_calls(_newly_scored(batch, learned))
+        record = record_round(index, batch, learned, aggregated, is_full=is_full, seconds=self.clock() - began)
+        self.rounds.append(record)
+        self.position += len(batch.items)
+        self._observe(record)
+        self.files.add_round(record)
+        self._save()
+        self._log(record)
+        if self.on_round is not None:
+            self.on_round(record, learned.trajectories)
+
+    def _give_up_on_outage(self, learned: LearnedBatch) -> None:
+        """Raise when nothing works: going on would spend the whole run on failures and call the result a program."""
+        for record, failure in zip(learned.records, learned.failures, strict=True):
+            is_lost = record.score is None and not record.reflections and bool(record.error)
+            self.failed_records = self.failed_records + 1 if is_lost else 0
+            self.last_error = record.error or self.last_error
+            self.last_failure = failure or self.last_failure
+        if self.failed_records >= FAILED_RECORDS and self.failed_records >= len(learned.records):
+            raise self._outage()
+
+    def _outage(self) -> CombeeError:
+        kind = MetricError if isinstance(self.last_failure, MetricError) else LMUnavailableError
+        error = kind(
+            f"none of the last {self.failed_records} records could be run, scored and reflected on: {self.last_error}"
+        )
+        error.__cause__ = self.last_failure
+        return error
+
+    def _commit(self, aggregated: Sequence[Aggregated]) -> None:
+        updates = [item.update for item in aggregated if item.update is not None]
+        for update in updates:
+            self.program = self.learner.update(self.program, update)
+        self.is_changed = self.is_changed or bool(updates)
+
+    def _note_failure(self, learned: LearnedBatch, aggregated: Sequence[Aggregated]) -> None:
+        """Count rounds in a row that gave no update because calls failed; one with nothing to learn is no failure."""
+        errors = [record.error for record in learned.records if record.error]
+        errors += [call.error for item in aggregated for call in item.calls if call.error]
+        has_update = any(item.update is not None for item in aggregated)
+        self.failed_rounds = self.failed_rounds + 1 if errors and not has_update else 0
+        self.last_error = errors[-1] if errors else self.last_error
+
+    def _observe(self, record: RoundRecord) -> None:
+        if record.is_full and not record.recalled and record.seconds > 0:
+            self.policy_state = self.policy.observe(
+                self.policy_state, batch_size=record.batch_size, seconds=record.seconds
+            )
+
+    def _is_validation_due(self, batch: Batch) -> bool:
+        if not self.valset or not self.is_changed:
+            return False
+        every = self.schedule.validate_every
+        # By examples seen and not by rounds, so that a batch size that does not divide the interval skips nothing.
+        due = batch.ends_epoch if every is None else self.position // every > self.validated_at // every
+        return due and self._may_validate()
+
+    def _validate(self) -> None:
+        after = len(self.rounds)
+        with self.meter.stage("validate"):
+            validation = validate(
+                self.work.generate,
+                self.program,
+                self.valset,
+                executor=self.executor,
+                failure_score=self.schedule.failure_score,
+                after_rounds=after,
+                recall=partial(self.files.recall_score, after),
+                keep=partial(self.files.keep_score, after),
+            )
+        self.meter.count_metric_calls(sum(score is not None for score in validation.scores))
+        self.validations.append(validation)
+        self.validated_at, self.is_changed = self.position, False
+        if self.best_score is None or validation.score > self.best_score:
+            self.best, self.best_score, self.stale = self.program, validation.score, 0
+        else:
+            self.stale += 1
+            if self.schedule.rollback and validation.score < self.best_score:
+                self.program = self.best
+        logger.info("Validation after round %d: %.4g (best %.4g)", after, validation.score, self.best_score)
+        self._save()
+
+    def _save(self) -> None:
+        if not self.files.is_kept:
+            return
+        self.files.save_checkpoint(
+            {
+                "rounds": len(self.rounds),
+                "validations": [validation.to_dict() for validation in self.validations],
+                "program": dump_program(self.learner, self.program),
+                "best": None if self.best is self.program else dump_program(self.learner, self.best),
+                "position": self.position,
+                "validated_at": self.validated_at,
+                "is_changed": self.is_changed,
+                "stale": self.stale,
+                "failed_rounds": self.failed_rounds,
+                "best_score": self.best_score,
+                "spend": self.meter.spend.to_dict(),
+            }
+        )
+
+    def _log(self, record: RoundRecord) -> None:
+        train = "-" if record.train_score is None else f"{record.train_score:.4g}"
+        lines = sum(len(update.entries) for update in record.updates)
+        logger.info(
+            "Round %d: %d examples, train score %s, %d reflections, %d update lines, %d errors, %.1f s; %s",
+            record.index + 1,
+            record.batch_size,
+            train,
+            record.reflections,
+            lines,
+            len(record.errors),
+            record.seconds,
+            describe_program(self.learner, self.program),
+        )
+
+
+def _newly_scored(batch: Batch, learned: LearnedBatch) -> int:
+    """Return how many records the metric was called for; recorded trajectories bring their score along."""
+    return sum(
+        record.score is not None and not isinstance(item, Trajectory)
+        for item, record in zip(batch.items, learned.records, strict=True)
+    )

@@ -1,0 +1,134 @@
+"""The parts of one round: learn from a batch, aggregate what was learned, put the round on record.
+
+Nothing here changes a program or decides what comes next.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from dspy_combee.aggregation.base import Aggregated, Aggregation, AggregationJob
+from dspy_combee.errors import CombeeError
+from dspy_combee.learners.base import PromptLearner, Reflection, Trajectory, Update
+from dspy_combee.rounds.learn_record import RecordWork, reflection_context
+from dspy_combee.rounds.learner_extras import CondensesReflections, JoinsUpdates
+from dspy_combee.rounds.records import ComponentUpdate, RoundRecord
+from dspy_combee.rounds.run_files import Learned, RunFiles
+from dspy_combee.rounds.source import Batch
+from dspy_combee.rounds.validation import stop_if_fatal
+from dspy_combee.runtime.budget import Meter
+from dspy_combee.runtime.execution.base import Executor, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedBatch:
+    """What a batch taught."""
+
+    records: tuple[Learned, ...]
+    """One a record, in order."""
+    trajectories: tuple[Trajectory, ...]
+    """Those that were made now, in order; what an interrupted run had done is not among them."""
+    failures: tuple[Exception | None, ...] = field(default=())
+    """Why a record could not be run or scored, one a record; None where it could."""
+
+    @property
+    def reflections(self) -> list[Reflection]:
+        """All reflections, in order of the records."""
+        return [reflection for record in self.records for reflection in record.reflections]
+
+
+def learn_batch(
+    work: RecordWork, program: Any, batch: Batch, *, round_index: int, files: RunFiles, executor: Executor
+) -> LearnedBatch:
+    """Run, score and reflect on each record of a batch; what an interrupted run had done is not done again.
+
+    Raises:
+        MetricError: The metric returned something that is no score.
+    """
+    trajectories: dict[int, Trajectory] = {}
+
+    def learn(position: int) -> Learned:
+        known = files.recall(round_index, batch.record_ids[position])
+        if known is not None:
+            return known
+        trajectory, learned = work.learn(program, batch.items[position], batch.record_ids[position])
+        trajectories[position] = trajectory
+        if not learned.error or trajectory.error is not None:
+            files.keep(round_index, learned)
+        return learned
+
+    outcomes = executor.run(learn, range(len(batch.items)), on_done=stop_if_fatal)
+    return LearnedBatch(
+        records=tuple(_learned(batch.record_ids[outcome.index], outcome) for outcome in outcomes),
+        trajectories=tuple(trajectories[position] for position in sorted(trajectories)),
+        failures=tuple(outcome.error for outcome in outcomes),
+    )
+
+
+def aggregate_reflections(
+    learner: PromptLearner,
+    program: Any,
+    reflections: Sequence[Reflection],
+    *,
+    aggregation: Aggregation,
+    executor: Executor,
+    meter: Meter,
+    rng: random.Random,
+    reflection_lm: Any = None,
+) -> list[Aggregated]:
+    """Distil one update a component, every group against the same program, with the reflection model."""
+    by_component: dict[str, list[Reflection]] = {}
+    for reflection in reflections:
+        by_component.setdefault(reflection.component, []).append(reflection)
+    join = learner.join if isinstance(learner, JoinsUpdates) else None
+    condense = learner.condense if isinstance(learner, CondensesReflections) else None
+    jobs = [
+        AggregationJob(component, tuple(found), partial(_curate, learner, program, meter), join, condense)
+        for component, found in sorted(by_component.items())
+    ]
+    with reflection_context(reflection_lm), meter.stage("aggregate"):
+        return aggregation.aggregate(jobs, executor=executor, rng=rng) if jobs else []
+
+
+def record_round(
+    index: int,
+    batch: Batch,
+    learned: LearnedBatch,
+    aggregated: Sequence[Aggregated],
+    *,
+    is_full: bool,
+    seconds: float,
+) -> RoundRecord:
+    """Return the record of a finished round."""
+    return RoundRecord(
+        index=index,
+        epoch=batch.epoch,
+        batch_size=len(batch.items),
+        is_full=is_full,
+        record_ids=batch.record_ids,
+        examples=batch.examples,
+        scores=tuple(record.score for record in learned.records),
+        errors=tuple((record.record_id, record.error) for record in learned.records if record.error),
+        reflections=len(learned.reflections),
+        updates=tuple(ComponentUpdate.of(item) for item in aggregated),
+        seconds=seconds,
+        recalled=sum(record.is_recalled for record in learned.records),
+    )
+
+
+def _curate(learner: PromptLearner, program: Any, meter: Meter, reflections: Sequence[Reflection]) -> Update:
+    is_first_level = all(reflection.update is None for reflection in reflections)
+    with meter.stage("curate" if is_first_level else "merge"):
+        return learner.curate(program, reflections)
+
+
+def _learned(record_id: str, outcome: Outcome[Learned]) -> Learned:
+    if outcome.value is not None:
+        return outcome.value
+    error = outcome.error
+    words = str(error) if isinstance(error, CombeeError) else f"{type(error).__name__}: {error}"
+    return Learned(record_id, None, (), words)

@@ -1,0 +1,405 @@
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import dspy
+import pytest
+
+from dspy_combee.ace import ACE
+from dspy_combee.aggregation import make_aggregation
+from dspy_combee.aggregation.scan import Scan
+from dspy_combee.errors import LMUnavailableError, MetricError, ResumeMismatchError
+from dspy_combee.learners.base import PromptLearner, Trajectory
+from dspy_combee.playbook import AddEntry, Playbook
+from dspy_combee.runtime.budget import Budget
+from dspy_combee.runtime.retry import RetryPolicy
+from dspy_combee.traces import TraceReader
+
+
+def ace(world, **kwargs):
+    kwargs.setdefault("retry", RetryPolicy(sleep=lambda seconds: None))
+    return ACE(world.metric, reflection_lm=world.reflection_lm, progress=False, num_threads=4, **kwargs)
+
+
+def compiled(world, program, optimizer, **kwargs):
+    with dspy.context(lm=world.task_lm):
+        return optimizer.compile(program, **kwargs)
+
+
+def test_a_program_learns_the_rules_and_the_student_is_unchanged(world, program):
+    before = program.dump_state()
+    optimizer = ace(world)
+    better = compiled(world, program, optimizer, trainset=world.examples("apple", "fig"), valset=world.examples("fig"))
+    assert [e.text for e in Playbook.from_program(better).entries] == [
+        "The code of apple is K-17.",
+        "The code of fig is K-67.",
+    ]
+    assert optimizer.last_result.seed_score == 0.0
+    assert (optimizer.last_result.best_score, optimizer.last_result.stop_reason) == (1.0, "perfect")
+    assert program.dump_state() == before
+    with dspy.context(lm=world.task_lm):
+        assert better(question="code of fig?").answer == "K-67"
+
+
+def test_ace_is_a_prompt_learner_and_runs_under_a_scan(world, program):
+    optimizer = ace(world, batch_size=8, aggregation=Scan())
+    assert isinstance(optimizer, PromptLearner)
+    better = compiled(world, program, optimizer, trainset=world.examples())
+    book = Playbook.from_program(better)
+    assert {entry.text for entry in book.entries} == {f"The code of {f} is {c}." for f, c in world.codes.items()}
+    assert sorted(r for entry in book.entries for r in entry.record_ids) == [f"r{i}" for i in range(1, 9)]
+    assert (book.version, len(optimizer.last_result.rounds)) == (1, 1)
+
+
+def test_votes_are_counted_one_a_run_although_reflections_are_dealt_twice(world, program):
+    optimizer = ace(world, batch_size=8, aggregation=Scan(duplication=2), max_epochs=2, shuffle=False)
+    book = Playbook.from_program(compiled(world, program, optimizer, trainset=world.examples()))
+    assert [entry.helpful for entry in book.entries] == [1] * 8
+
+
+def test_the_token_limit_is_enforced_with_whole_entries(world, program):
+    optimizer = ace(world, max_playbook_tokens=90)
+    book = Playbook.from_program(compiled(world, program, optimizer, trainset=world.examples()))
+    assert 0 < len(book) < 8
+    assert all(entry.text.endswith(".") for entry in book.entries)
+    assert book.next_number == 9
+
+
+def test_an_own_playbook_is_where_it_starts(world, program):
+    start = Playbook().apply([AddEntry("The code of apple is K-17.", "Codes")])
+    optimizer = ace(world, playbook=start)
+    better = compiled(world, program, optimizer, trainset=world.examples("apple"))
+    (entry,) = Playbook.from_program(better).entries
+    assert (entry.id, entry.helpful) == ("e1", 1)
+
+
+def test_each_predictor_has_its_own_playbook_and_a_frozen_one_none(world, say):
+    class Two(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = dspy.Predict("question -> hint")
+            self.second = dspy.Predict("question, hint -> answer")
+
+        def forward(self, question):
+            return self.second(question=question, hint=self.first(question=question).hint)
+
+    world.answer_task = lambda prompt: say(hint="h", answer="wrong")
+    insights = '[{"component": "first", "insight": "A"}, {"component": "second", "insight": "B"}]'
+    world.reflect = lambda prompt: say(
+        what_went_wrong="x", cause="x", correct_approach="x", key_insights=insights, key_insight="B", votes="[]"
+    )
+    better = compiled(world, Two(), ace(world), trainset=world.examples("apple"))
+    assert Playbook.from_program(better, "first").entries[0].text == "A"
+    assert Playbook.from_program(better, "second").entries[0].text == "B"
+    frozen = compiled(world, Two(), ace(world, frozen=["first"]), trainset=world.examples("apple"))
+    assert len(Playbook.from_program(frozen, "first")) == 0
+    assert len(Playbook.from_program(frozen, "second")) == 1
+    shared = compiled(world, Two(), ace(world, scope="program"), trainset=world.examples("apple"))
+    assert Playbook.from_program(shared).entries[0].text == "B"
+    assert Playbook.from_program(shared, "first") == Playbook.from_program(shared, "second")
+
+
+def test_without_labels_nothing_about_correctness_is_shown(world, program, say):
+    world.reflect = lambda prompt: say(
+        what_went_wrong="x", cause="x", correct_approach="x", key_insight="Look closer.", votes="[]"
+    )
+    optimizer = ace(world, use_labels=False)
+    compiled(world, program, optimizer, trainset=world.examples("apple"))
+    told = "\n".join(world.reflection.prompts)
+    assert len(world.reflection.prompts) == 2
+    assert not any(word in told for word in ("K-17", "score", "feedback", "expected"))
+
+
+def test_without_labels_no_metric_is_needed(world, program, say):
+    world.reflect = lambda prompt: say(
+        what_went_wrong="x", cause="x", correct_approach="x", key_insight="Look closer.", votes="[]"
+    )
+    optimizer = ACE(None, use_labels=False, reflection_lm=world.reflection_lm, progress=False)
+    better = compiled(world, program, optimizer, trainset=world.examples("apple"))
+    assert Playbook.from_program(better).entries[0].text == "Look closer."
+
+
+def test_several_reflection_rounds_show_the_earlier_reflection(world, program):
+    compiled(world, program, ace(world, reflection_rounds=3), trainset=world.examples("apple"))
+    reflections = [prompt for prompt in world.reflection.prompts if "Say what one run" in prompt]
+    assert ["earlier_reflection ## ]]\nInsight" in prompt for prompt in reflections] == [False, True, True]
+
+
+def test_online_predicts_before_it_learns(world, program):
+    examples = world.examples("apple", "apple", "fig", "apple")
+    with dspy.context(lm=world.task_lm):
+        adapted = ace(world).adapt(program, examples)
+    assert [t.score for t in adapted.trajectories] == [0.0, 1.0, 0.0, 1.0]
+    assert adapted.score == 0.5
+    assert len(Playbook.from_program(adapted.program)) == 2
+
+
+def test_evaluate_learns_nothing(world, program):
+    with dspy.context(lm=world.task_lm):
+        assert ace(world).evaluate(program, world.examples("apple", "fig")).score == 0.0
+    assert world.reflection.calls == 0
+
+
+def test_recorded_traces_need_no_run(world, program):
+    traces = (
+        Trajectory(f"x{i}", example, dspy.Prediction(answer="?"), 0.0, f"The code of {f} is {world.codes[f]}.")
+        for i, (f, example) in enumerate(zip(world.codes, world.examples(), strict=True))
+    )
+    better = compiled(world, program, ace(world, batch_size=3), traces=traces)
+    assert len(Playbook.from_program(better)) == 8
+    assert world.task.calls == 0
+
+
+def test_an_empty_validation_set_does_not_crash(world, program):
+    optimizer = ace(world)
+    compiled(world, program, optimizer, trainset=world.examples("apple"), valset=[])
+    assert optimizer.last_result.validations == ()
+    assert optimizer.last_result.stop_reason == "completed"
+
+
+def test_numbers_are_judged_by_the_metric_and_never_evaluated(world, program, say):
+    world.answer_task = lambda prompt: say(answer="The final answer is: 0.69.")
+    seen = []
+    optimizer = ACE(
+        lambda gold, pred: seen.append(pred.answer) or 0.0, reflection_lm=world.reflection_lm, progress=False
+    )
+    world.reflect = lambda prompt: say(
+        what_went_wrong="x", cause="x", correct_approach="x", key_insight="y", votes="[]"
+    )
+    compiled(world, program, optimizer, trainset=world.examples("apple"))
+    assert seen == ["The final answer is: 0.69."]
+
+
+def test_one_failing_group_does_not_fail_the_batch(world, program):
+    usual = world.curate
+    calls = []
+
+    def curate(prompt):
+        calls.append(prompt)
+        if "cherry" in prompt.split("[[ ## reflections ## ]]")[-1]:
+            return RuntimeError("broken group")
+        return usual(prompt)
+
+    world.curate = curate
+    optimizer = ace(world, batch_size=8, aggregation=Scan(duplication=1))
+    book = Playbook.from_program(compiled(world, program, optimizer, trainset=world.examples()))
+    assert 4 <= len(book) < 8
+    assert "cherry" not in book.render()
+
+
+def test_a_record_that_crashes_is_reflected_on_with_its_error(world, program):
+    world.answer_task = lambda prompt: "no field at all" if "fig" in prompt else "[[ ## answer ## ]]\nx"
+    world.metric = lambda gold, pred, trace=None: {"score": 0.0, "feedback": "The code of apple is K-17."}
+    world.reflect = lambda prompt, usual=world.reflect: usual(
+        prompt if "feedback: The code" in prompt else prompt + "feedback: The code of fig is K-67."
+    )
+    compiled(world, program, ace(world, shuffle=False, batch_size=2), trainset=world.examples("apple", "fig"))
+    crashed = [prompt for prompt in world.reflection.prompts if "error: AdapterParseError" in prompt]
+    assert [("Say what one run" in prompt) for prompt in crashed] == [True]
+
+
+def test_an_outage_is_an_error_and_no_quiet_seed(world, program):
+    world.answer_task = lambda prompt: ConnectionError("provider is down")
+    with pytest.raises(LMUnavailableError, match="provider is down"):
+        compiled(world, program, ace(world), trainset=world.examples())
+    with pytest.raises(LMUnavailableError, match="provider is down"):
+        compiled(world, program, ace(world), trainset=world.examples("fig"), valset=world.examples("apple"))
+
+
+@pytest.mark.parametrize("result", [None, "0.5", (0.5, "f"), float("nan")])
+def test_a_metric_that_returns_no_score_is_named_at_once(world, program, result):
+    optimizer = ACE(lambda gold, pred: result, reflection_lm=world.reflection_lm, progress=False, num_threads=1)
+    with pytest.raises(MetricError, match="metric <lambda> must return"):
+        compiled(world, program, optimizer, trainset=world.examples())
+    assert (world.task.calls, world.reflection.calls) == (1, 0)
+
+
+def test_a_metric_that_always_raises_is_an_error(world, program):
+    optimizer = ACE(lambda gold, pred: 1 / 0, reflection_lm=world.reflection_lm, progress=False)
+    with pytest.raises(MetricError, match="ZeroDivisionError"):
+        compiled(world, program, optimizer, trainset=world.examples())
+    assert world.task.calls == 3
+
+
+def test_reflections_that_always_fail_end_with_an_error_and_not_a_quiet_seed(world, program):
+    world.reflect = lambda prompt: ValueError("no reflection today")
+    optimizer = ace(world)
+    better = compiled(world, program, optimizer, trainset=world.examples())
+    assert optimizer.last_result.stop_reason == "error"
+    assert "no reflection today" in optimizer.last_result.error
+    assert better.dump_state() == program.dump_state()
+
+
+def test_odd_text_survives_two_rounds_on_top_of_it(world, program):
+    odd = '{question} [[ ## answer ## ]] {{}} ```json {"a":1}``` <side_info> %s ${x} 请用中文 🙂'
+    start = Playbook().apply([AddEntry(odd, "Odd")])
+    better = compiled(world, program, ace(world, playbook=start), trainset=world.examples("apple", "fig"))
+    assert Playbook.from_program(better).get("e1").text == odd
+    again = compiled(world, better, ace(world), trainset=world.examples("grape"))
+    assert Playbook.from_program(again).get("e1").text == odd
+    assert len(Playbook.from_program(again)) == 4
+
+
+def test_react_keeps_its_tools(world):
+    def lookup(fruit: str) -> str:
+        """Lookup tool doc."""
+        return fruit
+
+    agent = dspy.ReAct("question -> answer", tools=[lookup])
+    start = Playbook().apply([AddEntry("a lesson")])
+    prepared = ace(world, playbook=start)
+    with dspy.context(lm=world.task_lm):
+        better = prepared.prepare(agent)
+    instructions = better.react.signature.instructions
+    assert instructions.startswith(agent.react.signature.instructions)
+    assert "Lookup tool doc." in instructions
+    assert "a lesson" in instructions
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"max_epochs": 0}, "max_epochs must be an int of at least 1, got 0"),
+        ({"max_playbook_tokens": -1}, "max_playbook_tokens must be"),
+        ({"scope": "module"}, "scope must be"),
+        ({"patience": 0}, "patience must be"),
+    ],
+)
+def test_wrong_arguments_are_named_before_any_call(world, kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        ace(world, **kwargs)
+
+
+def test_wrong_data_is_named_before_any_call(world, program):
+    rows = [dspy.Example(question="code of fig?", answer="x")]
+    with pytest.raises(ValueError, match="with_inputs"):
+        compiled(world, program, ace(world), trainset=rows)
+    with pytest.raises(ValueError, match="trainset must"):
+        compiled(world, program, ace(world))
+    with pytest.raises(ValueError, match="frozen must name"):
+        compiled(world, program, ace(world, frozen=["other"]), trainset=world.examples())
+    with pytest.raises(ValueError, match="teacher"):
+        compiled(world, program, ace(world), trainset=world.examples(), teacher=program)
+    with pytest.raises(TypeError):
+        compiled(world, program, ace(world), trainset=world.examples(), max_bootstrapped_demos=3)
+    assert world.task.calls == 0
+
+
+def test_the_budget_caps_the_batch_and_the_best_so_far_is_returned(world, program):
+    optimizer = ace(world, batch_size=50, budget=Budget(max_metric_calls=7))
+    better = compiled(world, program, optimizer, trainset=world.examples(), valset=world.examples("apple", "fig"))
+    result = optimizer.last_result
+    assert world.task.calls == 7
+    assert [record.batch_size for record in result.rounds] == [3]
+    assert result.stop_reason == "budget"
+    assert better is result.program
+
+
+def test_a_budget_of_calls_ends_the_run_with_what_was_learned(world, program):
+    optimizer = ace(world, budget=Budget(max_lm_calls=7))
+    better = compiled(world, program, optimizer, trainset=world.examples())
+    assert world.task.calls + world.reflection.calls == 7
+    assert optimizer.last_result.stop_reason == "budget"
+    assert len(Playbook.from_program(better)) == 2
+
+
+def test_a_finished_run_resumes_without_any_call(world, program, tmp_path):
+    kwargs = {"trainset": world.examples("apple", "fig"), "valset": world.examples("grape")}
+    first = compiled(world, program, ace(world, log_dir=tmp_path), **kwargs)
+    calls = world.task.calls, world.reflection.calls
+    again = ace(world, log_dir=tmp_path)
+    second = compiled(world, program, again, **kwargs)
+    assert (world.task.calls, world.reflection.calls) == calls
+    assert second.dump_state() == first.dump_state()
+    assert Playbook.from_program(again.last_result.last_program).entries[0].record_ids == ("r1",)
+
+
+def test_a_log_dir_of_another_run_is_refused(world, program, tmp_path):
+    compiled(world, program, ace(world, log_dir=tmp_path), trainset=world.examples("apple"))
+    with pytest.raises(ResumeMismatchError, match="trainset"):
+        compiled(world, program, ace(world, log_dir=tmp_path), trainset=world.examples("fig"))
+
+
+def test_track_stats_puts_the_result_on_the_program(world, program):
+    better = compiled(world, program, ace(world, track_stats=True), trainset=world.examples("apple"))
+    assert better.detailed_results.stop_reason == "completed"
+    assert not hasattr(compiled(world, program, ace(world), trainset=world.examples("apple")), "detailed_results")
+
+
+def test_votes_survive_an_aggregation_that_sums_up(world, program, say):
+    usual = world.answer_reflection
+    world.answer_reflection = lambda prompt: (
+        say(summary="The code of apple is K-17.") if "Summarise what" in prompt else usual(prompt)
+    )
+    start = Playbook().apply([AddEntry(f"The code of {f} is {c}.", "Codes") for f, c in world.codes.items()])
+    for name in ("summarize", "hierarchical"):
+        optimizer = ace(world, playbook=start, batch_size=8, aggregation=make_aggregation(name))
+        book = Playbook.from_program(compiled(world, program, optimizer, trainset=world.examples()))
+        assert [entry.helpful for entry in book.entries] == [1] * 8
+
+
+def test_traces_of_dspy_itself_are_told_apart_by_predictor(world):
+    class Two(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = dspy.Predict("question -> answer"), dspy.Predict("question -> answer")
+
+        def forward(self, question):
+            return self.second(question=self.first(question=question).answer)
+
+    recorded = Two()
+    example, prediction = world.examples("fig")[0], dspy.Prediction(answer="?")
+    row = (example, prediction, [(recorded.second, {"question": "q"}, prediction)], world.metric(example, prediction))
+    better = compiled(world, recorded.deepcopy(), ace(world), traces=TraceReader([row]))
+    assert len(Playbook.from_program(better, "first")) == 0
+    assert [e.text for e in Playbook.from_program(better, "second").entries] == ["The code of fig is K-67."]
+
+
+def test_rows_that_are_no_trajectories_are_refused(world, program):
+    with pytest.raises(TypeError, match="read rows by TraceReader"):
+        compiled(world, program, ace(world), traces=[{"inputs": "x"}])
+
+
+def test_an_interrupt_keeps_what_was_learned_and_the_run_goes_on_from_there(world, program, tmp_path):
+    usual = world.answer_task
+    world.answer_task = lambda prompt: KeyboardInterrupt() if "code of cherry?" in prompt else usual(prompt)
+    optimizer = ace(world, log_dir=tmp_path, shuffle=False)
+    with pytest.raises(KeyboardInterrupt):
+        compiled(world, program, optimizer, trainset=world.examples())
+    assert optimizer.last_result.stop_reason == "interrupted"
+    assert len(Playbook.from_program(optimizer.last_result.program)) == 2
+    world.answer_task = usual
+    calls = world.task.calls
+    resumed = compiled(world, program, ace(world, log_dir=tmp_path, shuffle=False), trainset=world.examples())
+    assert world.task.calls - calls == 6
+    whole = compiled(world, program, ace(world, shuffle=False), trainset=world.examples())
+    assert Playbook.from_program(resumed) == Playbook.from_program(whole)
+
+
+def test_a_program_with_a_model_of_its_own_is_kept_and_resumed_with_it(world, program, tmp_path):
+    program.lm = world.task_lm
+    first = ace(world, log_dir=tmp_path).compile(program, trainset=world.examples("apple"))
+    again = ace(world, log_dir=tmp_path).compile(program, trainset=world.examples("apple"))
+    assert again.signature.instructions == first.signature.instructions
+    assert again.lm.engine is world.task
+
+
+def test_compiling_works_inside_a_running_event_loop_and_in_threads(world, program):
+    def run(fruit):
+        with dspy.context(lm=world.task_lm):
+            return ace(world).compile(program, trainset=world.examples(fruit))
+
+    async def main():
+        return run("fig")
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [Playbook.from_program(better) for better in [*pool.map(run, world.codes), asyncio.run(main())]]
+    assert [book.entries[0].text.split()[3] for book in found] == [*world.codes, "fig"]
+
+
+def test_what_a_weak_reflector_leaves_out_can_still_be_read_by_the_curator(world, program, say):
+    world.reflect = lambda prompt: say(
+        what_went_wrong="it was wrong", cause="x", correct_approach="x", key_insight="Be right.", votes="[]"
+    )
+    compiled(world, program, ace(world), trainset=world.examples("apple"))
+    curating = [prompt for prompt in world.reflection.prompts if "Turn reflections" in prompt]
+    assert "feedback: The code of apple is K-17." in curating[0]

@@ -1,0 +1,148 @@
+import json
+
+import dspy
+import pytest
+
+from dspy_combee.errors import ReflectionError
+from dspy_combee.learners.ace_curate import PlaybookCurate
+from dspy_combee.learners.base import Reflection
+from dspy_combee.learners.playbook_update import PlaybookUpdate
+from dspy_combee.playbook import AddEntry, MergeEntries, Playbook, RemoveEntry, UpdateEntry, Vote
+from dspy_combee.testing import scripted_lm
+
+BOOK = Playbook().apply(
+    [AddEntry("Refunds over 50 dollars: code R-1.", "Codes"), AddEntry("Never answer in capitals.", "Style")]
+)
+REFLECTIONS = [
+    Reflection("Insight: damaged goods are D-4", ("r1",)),
+    Reflection("Insight: late goods are L-9", ("r2",)),
+]
+
+
+def curated(items, *, reflections=REFLECTIONS, book=BOOK, **lm):
+    engine = scripted_lm(
+        [f"[[ ## operations ## ]]\n{items if isinstance(items, str) else json.dumps(items)}"] * 2, **lm
+    )
+    with dspy.context(lm=engine):
+        return PlaybookCurate("self", "task", book)(reflections)
+
+
+def merged(lessons, merges="[]", refuted="none"):
+    updates = [PlaybookUpdate("self", (AddEntry(text, "S", records),)) for text, records in lessons]
+    lm = scripted_lm([f"[[ ## merges ## ]]\n{merges}\n\n[[ ## refuted ## ]]\n{refuted}"])
+    reflections = [Reflection(u.render(), (), update=u) for u in updates]
+    with dspy.context(lm=lm):
+        update = PlaybookCurate("self", "task", BOOK)(reflections)
+    return update, lm.engine
+
+
+def test_one_bad_item_is_dropped_and_not_the_whole_reply():
+    update = curated(
+        [{"operation": "ADD", "text": "Damaged goods: D-4.", "record_ids": ["r1"]}, {"operation": "FLY"}, 7, "x"]
+    )
+    assert update.operations == (AddEntry("Damaged goods: D-4.", "General", ("r1",)),)
+
+
+def test_a_reply_of_which_nothing_makes_sense_is_an_error():
+    with pytest.raises(ReflectionError, match="none of the 2 operations"):
+        curated([{"operation": "FLY"}, 7])
+
+
+def test_no_operations_is_an_answer():
+    assert curated("[]").operations == ()
+
+
+def test_an_invented_citation_is_dropped_and_a_missing_one_found_by_its_particulars():
+    update = curated(
+        [
+            {"operation": "ADD", "text": "Damaged goods: D-4.", "record_ids": ["r77"]},
+            {"operation": "ADD", "text": "Be careful.", "record_ids": []},
+        ]
+    )
+    assert {op.text: op.record_ids for op in update.operations} == {"Damaged goods: D-4.": ("r1",), "Be careful.": ()}
+
+
+def test_a_single_record_is_cited_by_whatever_came_of_it():
+    update = curated([{"operation": "ADD", "text": "Be careful."}], reflections=REFLECTIONS[:1])
+    assert update.operations[0].record_ids == ("r1",)
+
+
+def test_an_update_that_loses_a_particular_is_added_beside_the_entry():
+    update = curated(
+        [
+            {"operation": "UPDATE", "entry_ids": ["e1"], "text": "Refunds have a code.", "record_ids": ["r1"]},
+            {"operation": "UPDATE", "entry_ids": "e1", "text": "Refunds over 50 dollars, gifts too: code R-1."},
+        ]
+    )
+    assert {type(operation) for operation in update.operations} == {AddEntry, UpdateEntry}
+    assert len(BOOK.apply(update.operations)) == 3
+
+
+def test_an_update_that_drops_a_negation_does_not_replace_it():
+    (operation,) = curated([{"operation": "UPDATE", "entry_ids": ["e2"], "text": "Answer in capitals."}]).operations
+    assert operation == AddEntry("Answer in capitals.", "Style", ())
+
+
+def test_a_merge_needs_all_particulars_of_its_parts():
+    lossy = {"operation": "MERGE", "entry_ids": ["e1", "e2"], "text": "Refunds have codes, never capitals."}
+    assert curated([lossy]).operations == ()
+    whole = {**lossy, "text": "Refunds over 50 dollars: code R-1; never in capitals."}
+    assert isinstance(curated([whole]).operations[0], MergeEntries)
+
+
+def test_a_removal_needs_votes_against_the_entry():
+    removal = {"operation": "REMOVE", "entry_ids": ["e1"], "record_ids": ["r1"]}
+    assert curated([removal]).operations == ()
+    against = [Reflection("x", ("r1",), details={"votes": [["e1", "harmful"], ["e77", "harmful"]]})]
+    update = curated([removal], reflections=against)
+    assert isinstance(update.operations[0], RemoveEntry)
+    assert update.votes == (Vote("e1", "r1", "harmful"),)
+
+
+def test_a_reply_that_was_cut_off_is_an_error():
+    with pytest.raises(ReflectionError, match="token limit"):
+        curated([{"operation": "ADD", "text": "x"}], finish_reason="length")
+
+
+def test_a_text_that_is_no_lesson_is_left_out_whole():
+    assert (
+        curated([{"operation": "ADD", "text": "x" * 3_000}, {"operation": "ADD", "text": "<think>hm"}]).operations == ()
+    )
+
+
+def test_votes_are_carried_even_when_nothing_is_to_change():
+    voted = [Reflection("x", ("r1",), details={"votes": [["e1", "helpful"]]})]
+    update = curated("[]", reflections=voted)
+    assert update.operations == ()
+    assert [(entry.text, entry.record_ids) for entry in update.entries] == [("e1 was helpful", ("r1",))]
+
+
+def test_the_last_call_merges_what_it_names_and_keeps_the_rest():
+    lessons = [("Damaged goods: D-4.", ("r1",)), ("Broken goods: D-4 too.", ("r2",)), ("Late goods: L-9.", ("r3",))]
+    update, engine = merged(lessons, '[{"numbers": [1, 2], "text": "Damaged or broken goods: D-4 too."}]')
+    assert {op.text: op.record_ids for op in update.operations} == {
+        "Damaged or broken goods: D-4 too.": ("r1", "r2"),
+        "Late goods: L-9.": ("r3",),
+    }
+    assert engine.calls == 1
+
+
+def test_a_last_call_that_would_lose_something_loses_nothing():
+    lessons = [("Damaged goods: D-4.", ("r1",)), ("Late goods: L-9.", ("r2",))]
+    update, _ = merged(lessons, '[{"numbers": [1, 2], "text": "Goods have codes."}]', refuted="1, 2")
+    assert [op.text for op in update.operations] == ["Damaged goods: D-4.", "Late goods: L-9."]
+
+
+def test_contradictions_are_shown_with_their_evidence_and_the_weaker_side_may_go():
+    lessons = [("Late goods from France get L-9.", ("r1", "r2")), ("Late goods from France get L-8.", ("r3",))]
+    update, engine = merged(lessons, refuted="2")
+    assert "1 (2 records: r1, r2) <-> 2 (1 records: r3)" in engine.prompts[0]
+    assert [op.text for op in update.operations] == ["Late goods from France get L-9."]
+    update, _ = merged(lessons, refuted="1")
+    assert len(update.operations) == 2
+
+
+def test_what_two_groups_said_alike_is_folded_without_a_call():
+    update, engine = merged([("Late goods: L-9.", ("r1",)), ("Late goods: L-9.", ("r2",))])
+    assert update.operations == (AddEntry("Late goods: L-9.", "S", ("r1", "r2")),)
+    assert engine.calls == 0

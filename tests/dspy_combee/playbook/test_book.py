@@ -1,0 +1,36 @@
+import os
+import subprocess
+import sys
+
+import dspy
+import pytest
+
+from dspy_combee.playbook import AddEntry, Playbook, PlaybookEntry, set_playbook
+
+
+def test_saved_and_loaded_is_the_same(tmp_path):
+    book = Playbook().apply([AddEntry("x 请 🙂\nline", "S", ("r1", "r2"))])
+    book.save(tmp_path / "book.json")
+    assert Playbook.load(tmp_path / "book.json") == book
+    assert os.listdir(tmp_path) == ["book.json"]
+
+
+def test_something_else_is_refused_with_words():
+    with pytest.raises(ValueError, match="a playbook needs entries"):
+        Playbook.from_dict({"instructions": "x"})
+    with pytest.raises(ValueError, match="unique"):
+        Playbook(entries=(PlaybookEntry("e1", "S", "a"), PlaybookEntry("e1", "S", "b")))
+
+
+def test_a_compiled_program_loads_where_only_dspy_is_installed(tmp_path):
+    program = dspy.Predict("question -> answer")
+    set_playbook(program, Playbook().apply([AddEntry("lesson 42")]))
+    program.save(tmp_path / "program.json")
+    program.save(tmp_path / "whole", save_program=True)
+    code = (
+        "import sys, dspy; sys.modules['dspy_combee'] = None\n"
+        "p = dspy.Predict('question -> answer'); p.load('program.json'); print(p.signature.instructions)\n"
+        "print(dspy.load('whole', allow_pickle=True).signature.instructions)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.count("lesson 42") == 2
