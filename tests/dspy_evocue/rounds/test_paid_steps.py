@@ -1,0 +1,109 @@
+"""Steps are paid for once, in order, within the budget, and an outage ends a run instead of filling it with noise."""
+
+import threading
+
+import pytest
+
+from dspy_combee.errors import BudgetExhausted, LMUnavailableError
+from dspy_combee.runtime.budget import Budget, Meter, Spend
+from dspy_evocue.rounds.faults import FAILURES_IN_A_ROW, FaultWatch, fault_of
+from dspy_evocue.rounds.paid_steps import PaidSteps, Step
+from dspy_evocue.rounds.step_log import KeptStep, StepLog
+
+DOWN = "the language model failed: 503"
+
+
+def steps(results, kept, *, known=(), metric_calls=0):
+    return [
+        Step(
+            run=lambda result=result: result,
+            keep=lambda value, spend, index=index: kept.append((index, value)),
+            known=result if index in known else None,
+            metric_calls=metric_calls,
+        )
+        for index, result in enumerate(results)
+    ]
+
+
+def paid(threads=4, budget=None):
+    return PaidSteps(Meter(budget), num_threads=threads, progress=False)
+
+
+def test_results_come_in_the_order_of_the_steps_and_known_ones_are_not_run():
+    kept = []
+    results = paid().run("stage", steps(list("abcdef"), kept, known={1, 4}))
+    assert results == list("abcdef")
+    assert sorted(kept) == [(0, "a"), (2, "c"), (3, "d"), (5, "f")]
+
+
+def test_a_budget_of_scored_runs_counts_what_is_in_flight():
+    kept, running = [], threading.Barrier(2)
+
+    account = paid(threads=3, budget=Budget(max_metric_calls=5))
+
+    def score_two():
+        running.wait()
+        account.meter.count_metric_calls(2)
+        return "done"
+
+    three = [Step(run=score_two, keep=lambda value, spend: kept.append(value), metric_calls=2) for _ in range(3)]
+    with pytest.raises(BudgetExhausted, match="max_metric_calls=5"):
+        account.run("stage", three)
+    assert kept == ["done", "done"]
+
+
+def test_what_finished_is_kept_when_a_step_raises():
+    kept = []
+    some = steps(["a", "b"], kept)
+
+    def broken():
+        raise ZeroDivisionError("no way on")
+
+    with pytest.raises(ZeroDivisionError, match="no way on"):
+        paid(threads=1).run("stage", [some[0], Step(run=broken, keep=some[1].keep), some[1]])
+    assert kept == [(0, "a")]
+
+
+def test_failures_of_the_model_are_kept_once_it_answers_again():
+    kept = []
+    account = paid(threads=1)
+    account.run("stage", steps(["fine", DOWN, DOWN], kept), missing=lambda result: "" if result == "fine" else result)
+    assert kept == [(0, "fine")]
+    account.run("stage", steps(["fine"], kept), missing=lambda result: "")
+    assert kept == [(0, "fine"), (0, "fine"), (1, DOWN), (2, DOWN)]
+
+
+def test_an_outage_from_the_start_ends_the_stage_and_keeps_nothing():
+    kept = []
+    with pytest.raises(LMUnavailableError, match="3 runs in a row have no score"):
+        paid(threads=1).run("stage", steps([DOWN] * 5, kept), missing=lambda result: result)
+    assert kept == []
+
+
+def test_a_few_failures_among_successes_are_data():
+    watch = FaultWatch()
+    assert watch.observe("", of_stage=20) is None
+    for _ in range(FAILURES_IN_A_ROW - 1):
+        assert watch.observe(DOWN, of_stage=20) is None
+    assert isinstance(watch.observe(DOWN, of_stage=20), LMUnavailableError)
+
+
+@pytest.mark.parametrize(
+    ("missing", "kind"),
+    [
+        ("", ""),
+        ("parent arm: the language model failed: 429", "model"),
+        ("the metric raised KeyError: 'x'", "metric"),
+        ("the replay diverged: react", "other"),
+    ],
+)
+def test_whose_fault_a_missing_score_is(missing, kind):
+    assert fault_of(missing) == kind
+
+
+def test_a_step_log_is_read_again_by_the_next_process(tmp_path):
+    step = KeptStep("round 1/cards", "knowledge cards", {"cards": []}, Spend(lm_calls=2))
+    StepLog(str(tmp_path)).keep(step)
+    again = StepLog(str(tmp_path))
+    assert again.find("round 1/cards") == step
+    assert again.find("round 2/cards") is None
