@@ -14,6 +14,7 @@ from dspy_combee.errors import ReflectionError
 from dspy_combee.learners.base import PromptLearner, Reflection, Trajectory
 from dspy_combee.rounds.run_files import Learned
 from dspy_combee.runtime.budget import Meter
+from dspy_combee.runtime.fresh_sample import fresh_sample
 from dspy_combee.runtime.retry import RetryPolicy, call_with_retry
 from dspy_combee.seeding import branch_rng
 
@@ -58,7 +59,7 @@ class RecordWork:
             try:
                 return self._try(lambda: self.learner.reflect(program, trajectory), rng)
             except ReflectionError:
-                with _fresh_sample():
+                with fresh_sample(1):
                     return self._try(lambda: self.learner.reflect(program, trajectory), rng)
 
     def _try(self, function: Callable[[], Result], rng: random.Random) -> Result:
@@ -68,11 +69,3 @@ class RecordWork:
 def reflection_context(lm: Any) -> AbstractContextManager[Any]:
     """Return a context in which `dspy.settings.lm` is the reflection model; the caller's own for None."""
     return nullcontext() if lm is None else dspy.context(lm=lm)
-
-
-def _fresh_sample() -> AbstractContextManager[Any]:
-    """Return a context in which a repeated call is a new sample and not the cached reply."""
-    lm = dspy.settings.lm
-    if not isinstance(lm, dspy.BaseLM):
-        return nullcontext()
-    return dspy.context(lm=lm.copy(rollout_id=1, temperature=lm.kwargs.get("temperature") or 0.7))

@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any
 
 from dspy_combee.aggregation.base import Aggregated, Aggregation, AggregationJob
+from dspy_combee.aggregation.waves import AGGREGATION_STAGE
 from dspy_combee.errors import CombeeError
-from dspy_combee.learners.base import PromptLearner, Reflection, Trajectory, Update
+from dspy_combee.learners.base import PromptLearner, Reflection, Trajectory
 from dspy_combee.rounds.learn_record import RecordWork, reflection_context
 from dspy_combee.rounds.learner_extras import CondensesReflections, JoinsUpdates
 from dspy_combee.rounds.records import ComponentUpdate, RoundRecord
@@ -87,10 +88,10 @@ def aggregate_reflections(
     join = learner.join if isinstance(learner, JoinsUpdates) else None
     condense = learner.condense if isinstance(learner, CondensesReflections) else None
     jobs = [
-        AggregationJob(component, tuple(found), partial(_curate, learner, program, meter), join, condense)
+        AggregationJob(component, tuple(found), partial(learner.curate, program), join, condense)
         for component, found in sorted(by_component.items())
     ]
-    with reflection_context(reflection_lm), meter.stage("aggregate"):
+    with reflection_context(reflection_lm), meter.stage(AGGREGATION_STAGE):
         return aggregation.aggregate(jobs, executor=executor, rng=rng) if jobs else []
 
 
@@ -118,12 +119,6 @@ def record_round(
         seconds=seconds,
         recalled=sum(record.is_recalled for record in learned.records),
     )
-
-
-def _curate(learner: PromptLearner, program: Any, meter: Meter, reflections: Sequence[Reflection]) -> Update:
-    is_first_level = all(reflection.update is None for reflection in reflections)
-    with meter.stage("curate" if is_first_level else "merge"):
-        return learner.curate(program, reflections)
 
 
 def _learned(record_id: str, outcome: Outcome[Learned]) -> Learned:
