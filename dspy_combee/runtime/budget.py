@@ -65,6 +65,16 @@ class Budget:
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive or None, got {value!r}")
 
+    def within(self, other: Budget | None) -> Budget:
+        """Return a budget that keeps both: the smaller of each limit, and the prices of both (own ones win)."""
+        if other is None:
+            return self
+        smallest: dict[str, Any] = {}
+        for name in ("max_metric_calls", "max_lm_calls", "max_tokens", "max_cost_usd"):
+            limits = (getattr(self, name), getattr(other, name))
+            smallest[name] = min((limit for limit in limits if limit is not None), default=None)
+        return Budget(**smallest, prices={**other.prices, **self.prices})
+
 
 @dataclass(frozen=True, slots=True)
 class Spend:
