@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,30 +19,21 @@ from dspy.teleprompt import Teleprompter
 
 from dspy_combee.aggregation.base import Aggregation
 from dspy_combee.aggregation.single_pass import SinglePass
+from dspy_combee.batch_size import BatchSizeController
 from dspy_combee.examples import check_examples, check_program, check_split
 from dspy_combee.learners.ace import ACELearner, ACESettings, Scope
 from dspy_combee.learners.base import Trajectory
+from dspy_combee.learners.rounds_run import Material, RoundsRun
 from dspy_combee.metrics import MetricCall
 from dspy_combee.playbook import Playbook, approximate_tokens
 from dspy_combee.playbook.deduplicate import Embed
 from dspy_combee.playbook.limit import CountTokens
-from dspy_combee.rounds import (
-    ExampleSource,
-    FixedBatchSize,
-    RoundRecord,
-    RoundSchedule,
-    RoundsResult,
-    TraceSource,
-    TrainingSource,
-    Validation,
-    run_rounds,
-    spent_before,
-    validate,
-)
-from dspy_combee.runtime.budget import Budget, Meter
+from dspy_combee.report.result import CombeeResult
+from dspy_combee.rounds import RoundSchedule, RoundsPlan, Validation, validate
+from dspy_combee.runtime.budget import Budget
 from dspy_combee.runtime.execution.threads import ThreadExecutor, default_num_workers
 from dspy_combee.runtime.retry import RetryPolicy
-from dspy_combee.runtime.run_log import check_fingerprint, fingerprint_run
+from dspy_combee.settings import RunSettings
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +46,7 @@ class AdaptResult:
     """The program after the last window."""
     trajectories: tuple[Trajectory, ...]
     """One an example, in order: the prediction made before anything was learned from its window, and its score."""
-    result: RoundsResult
+    result: CombeeResult
 
     @property
     def score(self) -> float | None:
@@ -192,7 +183,7 @@ class ACE(ACELearner, Teleprompter):
         )
         call = MetricCall(metric, perfect_score=perfect_score) if metric is not None else None
         ACELearner.__init__(self, call, settings)
-        self.last_result: RoundsResult | None = None
+        self.last_result: CombeeResult | None = None
 
     def compile(  # pyright: ignore[reportIncompatibleMethodOverride] - unknown arguments raise
         self,
@@ -215,29 +206,25 @@ class ACE(ACELearner, Teleprompter):
         Raises:
             TypeError: An argument is of the wrong type.
             ValueError: An argument cannot be used, or a model is missing.
-            KeyboardInterrupt: After an interrupt; `last_result.program` is the best program so far.
+            KeyboardInterrupt: After an interrupt; `last_result.best_program` is the best program so far.
             LMUnavailableError: The model failed on everything.
             MetricError: The metric returned something that is no score.
             ResumeMismatchError: `log_dir` belongs to another run.
         """
         if teacher is not None:
             raise ValueError("teacher must be None: ACE learns from the student's own runs")
-        source = self._source(trainset, traces)
-        valset = check_examples(valset, "valset") if valset else []
-        if valset and self.metric is None:
+        if trainset is None and traces is None:
+            raise ValueError("trainset must be given, or traces")
+        train = () if trainset is None or traces is not None else tuple(check_examples(trainset, "trainset"))
+        val = tuple(check_examples(valset, "valset")) if valset else ()
+        if val and self.metric is None:
             raise ValueError("valset must be None without a metric: nothing could score it")
-        program = self.prepare(student)
-        if not valset:
+        if not val:
             logger.warning("No valset: nothing decides which playbook is the best, so the last one is returned.")
-        elif trainset is not None:
-            check_split(trainset, valset)
-        if self.log_dir is not None:
-            check_fingerprint(self.log_dir, self._fingerprint(student, trainset, valset))
-        meter = Meter(self.budget, already_spent=spent_before(self.log_dir))
-        result = self._run(program, source, valset=valset, meter=meter)
-        if self.track_stats:
-            result.program.detailed_results = result
-        return result.program
+        elif train:
+            check_split(train, val)
+        log_dir = None if self.log_dir is None else os.fspath(self.log_dir)
+        return self._run(student, Material(train, traces, val), batch_size=self.batch_size, log_dir=log_dir)
 
     def adapt(self, program: Any, examples: Sequence[Any], *, window: int = 1) -> AdaptResult:
         """Predict and learn as the examples come: each window is predicted before anything is learned from it.
@@ -247,19 +234,11 @@ class ACE(ACELearner, Teleprompter):
             examples: In the order in which they come; scored by the metric when there is one.
             window: How many examples are predicted with one playbook.
         """
-        examples = check_examples(examples, "examples")
+        material = Material(tuple(check_examples(examples, "examples")), in_order=True)
         seen: list[Trajectory] = []
-        source = ExampleSource(examples, shuffle=False)
-        result = self._run(
-            self.prepare(program),
-            source,
-            valset=(),
-            meter=Meter(self.budget),
-            batch_size=window,
-            log_dir=None,
-            on_round=lambda _, trajectories: seen.extend(trajectories),
-        )
-        return AdaptResult(result.program, tuple(seen), result)
+        adapted = self._run(program, material, batch_size=window, log_dir=None, on_trajectories=seen.extend)
+        assert self.last_result is not None
+        return AdaptResult(adapted, tuple(seen), self.last_result)
 
     def evaluate(self, program: Any, devset: Sequence[Any]) -> Validation:
         """Score a program as it is; nothing is learned. A model that fails is missing evidence and no zero.
@@ -286,64 +265,61 @@ class ACE(ACELearner, Teleprompter):
             raise ValueError("reflection_lm must be given when dspy.settings has no lm")
         return self.with_playbooks(student, self.playbook)
 
-    def _source(self, trainset: Sequence[Any] | None, traces: Iterable[Trajectory] | None) -> TrainingSource:
-        if traces is not None:
-            return TraceSource(traces)
-        if trainset is None:
-            raise ValueError("trainset must be given, or traces")
-        checked = check_examples(trainset, "trainset")
-        return ExampleSource(checked, epochs=self.max_epochs, seed=self.seed, shuffle=self.shuffle)
+    def rounds_plan(self) -> RoundsPlan:
+        """Return how the runs of this learner go, alone or under `Combee`."""
+        return RoundsPlan(
+            epochs=self.max_epochs,
+            shuffle=self.shuffle,
+            schedule=self.schedule,
+            reflection_lm=self.reflection_lm,
+            retry=self.retry,
+            num_threads=self.num_threads,
+            budget=self.budget if self.budget is not None else Budget(),
+            log_dir=None if self.log_dir is None else os.fspath(self.log_dir),
+            reflection_calls=self._settings.reflection_rounds,
+            tracks_stats=self.track_stats,
+            settings=self._fingerprinted(),
+        )
 
     def _run(
         self,
-        program: Any,
-        source: TrainingSource,
+        student: Any,
+        material: Material,
         *,
-        valset: Sequence[Any],
-        meter: Meter,
-        batch_size: int | None = None,
-        log_dir: str | os.PathLike[str] | None = None,
-        on_round: Callable[[RoundRecord, Sequence[Trajectory]], None] | None = None,
-    ) -> RoundsResult:
-        with ExitStack() as stack:
-            stack.enter_context(meter.installed())
-            bar = stack.enter_context(_progress_bar(source.total, shown=self.progress))
-
-            def on_each_round(record: RoundRecord, trajectories: Sequence[Trajectory]) -> None:
-                bar.update(record.batch_size)
-                if on_round is not None:
-                    on_round(record, trajectories)
-
-            return run_rounds(
-                self,
-                program,
-                source,
-                aggregation=self.aggregation,
-                executor=ThreadExecutor(self._workers()),
-                valset=valset,
-                batch_sizes=FixedBatchSize(self.batch_size if batch_size is None else batch_size),
-                schedule=self.schedule,
-                meter=meter,
-                retry=self.retry,
-                reflection_lm=self.reflection_lm,
-                seed=self.seed,
-                log_dir=self.log_dir if batch_size is None else log_dir,
-                on_round=on_each_round,
-                on_result=self._keep_result,
-            )
-
-    def _keep_result(self, result: RoundsResult) -> None:
-        self.last_result = result
+        batch_size: int,
+        log_dir: str | None,
+        on_trajectories: Callable[[Sequence[Trajectory]], None] | None = None,
+    ) -> Any:
+        settings = RunSettings(
+            batch_size=batch_size,
+            controller=BatchSizeController(),
+            aggregation=self.aggregation,
+            form="lessons",
+            executor=ThreadExecutor(self._workers()),
+            budget=self.budget if self.budget is not None else Budget(),
+            seed=self.seed,
+            log_dir=log_dir,
+            progress=self.progress,
+            patience=None,
+            frozen=(),
+            max_instruction_chars=0,
+            on_interrupt="raise",
+            clock=time.monotonic,
+        )
+        run = RoundsRun(self, settings, student, material, name="ACE", on_trajectories=on_trajectories)
+        try:
+            return run.run()
+        finally:
+            self.last_result = run.result
 
     def _workers(self) -> int:
         return self.num_threads if self.num_threads is not None else default_num_workers()
 
-    def _fingerprint(self, student: Any, trainset: Sequence[Any] | None, valset: Sequence[Any]) -> Any:
+    def _fingerprinted(self) -> dict[str, Any]:
         books = self.playbook
-        config = {
+        return {
             "metric": self.metric,
             "max_epochs": self.max_epochs,
-            "batch_size": self.batch_size,
             "reflection_rounds": self._settings.reflection_rounds,
             "max_playbook_tokens": self._settings.max_playbook_tokens,
             "playbook": books.to_dict()
@@ -351,21 +327,12 @@ class ACE(ACELearner, Teleprompter):
             else {n: b.to_dict() for n, b in (books or {}).items()},
             "scope": self._settings.scope,
             "use_labels": self._settings.use_labels,
-            "frozen": self._settings.frozen,
-            "aggregation": self.aggregation.name,
+            "own frozen": self._settings.frozen,
             "shuffle": self.shuffle,
-            "seed": self.seed,
         }
-        return fingerprint_run(student, trainset=trainset or (), valset=valset, config=config)
 
 
 def _check_counts(**counts: int) -> None:
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be an int of at least 1, got {value!r}")
-
-
-def _progress_bar(total: int | None, *, shown: bool) -> Any:
-    from tqdm import tqdm
-
-    return tqdm(total=total, desc="ACE", unit="example", disable=not shown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,11 +28,15 @@ class Estimate:
     """The largest batch that the controller may pick, or the given one."""
     reasons: tuple[str, ...]
     """How the numbers came about, and what they leave out."""
+    reflection_calls: int | None = 0
+    """Calls that reflect on single runs, beside the aggregation; None when a learner does not say how many it makes."""
 
     @property
     def lm_calls(self) -> int | None:
-        """Calls of all models; None when the task model's cannot be bounded."""
-        return None if self.task_calls is None else self.task_calls + self.aggregation_calls
+        """Calls of all models; None when those of the task model or of the reflections cannot be bounded."""
+        if self.task_calls is None or self.reflection_calls is None:
+            return None
+        return self.task_calls + self.reflection_calls + self.aggregation_calls
 
 
 def estimate_gepa(
@@ -86,6 +91,54 @@ def estimate_gepa(
             "calls repeated after failures, and calls split for the length of their records, are not included",
         ),
     )
+
+
+def estimate_rounds(
+    learner: Any,
+    settings: RunSettings,
+    student: dspy.Module,
+    trainset: Sequence[dspy.Example],
+    valset: Sequence[dspy.Example] | None,
+) -> Estimate:
+    """Return the bounds for a `PromptLearner`: each example is run, scored and reflected on once an epoch."""
+    from dspy_combee.learners.rounds_run import bounded_controller
+    from dspy_combee.rounds.learner_extras import plan_of
+
+    plan = plan_of(learner)
+    val_size, size = len(valset or ()), len(trainset)
+    total = plan.epochs * size
+    if settings.budget.max_metric_calls is not None:
+        total = min(total, settings.budget.max_metric_calls)
+    if settings.batch_size is None:
+        controller = bounded_controller(settings, train_size=size, total=plan.epochs * size, val_size=val_size)
+        smallest, largest = controller.candidates[0], controller.cap or controller.candidates[-1]
+    else:
+        smallest = largest = min(settings.batch_size, size)
+    components = sum(name not in settings.frozen for name, _ in student.named_predictors())
+    every = plan.schedule.validate_every
+    validations = (2 + (plan.epochs if every is None else total // every)) if val_size else 0
+    per_example = calls_per_rollout(student)
+    runs = total + validations * val_size
+    return Estimate(
+        metric_calls=runs,
+        iterations=plan.epochs * -(-size // smallest),
+        aggregation_calls=components * _most_aggregation_calls(settings, total, plan.epochs, smallest, largest),
+        task_calls=None if per_example is None else runs * per_example,
+        largest_batch=largest,
+        reasons=(
+            f"{plan.epochs} epochs of {size} examples, batches of {smallest} to {largest}",
+            f"at most {validations} validations of {val_size} examples",
+            "calls repeated after failures, and calls split for the length of their records, are not included",
+        ),
+        reflection_calls=None if plan.reflection_calls is None else total * plan.reflection_calls,
+    )
+
+
+def _most_aggregation_calls(settings: RunSettings, total: int, epochs: int, smallest: int, largest: int) -> int:
+    """Return how many calls `total` examples take in batches within these sizes, the last of an epoch being smaller."""
+    calls = [settings.aggregation.calls_for(count) for count in range(largest + 1)]
+    an_example = max(calls[count] / count for count in range(smallest, largest + 1))
+    return math.ceil(total * an_example) + epochs * max(calls[:smallest])
 
 
 def calls_per_rollout(program: dspy.Module) -> int | None:

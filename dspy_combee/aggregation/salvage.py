@@ -1,7 +1,7 @@
 """Salvage: the records that no line of the update cites get one more pass, among themselves.
 
 A rare lesson drowns among common ones; among other uncited records it has another chance. The pass is bounded: it adds
-one call for each `group_size` uncited records, once, and never more than `max_calls`.
+at most two calls, or a quarter of those of the first level, and no call of it sees more than one of the first level.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from dspy_combee.learners.base import Reflection, Update
 from dspy_combee.runtime.execution.base import Executor
 from dspy_combee.scan import near_equal_sizes
 
+MINIMUM_CALLS = 2
+"""So many salvage calls are allowed after however small a first level."""
+
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
@@ -24,24 +27,27 @@ class Salvage:
 
     Args:
         inner: The aggregation.
-        group_size: Uncited records a salvage call sees at most, at least 1; small, so that none drowns again.
-        max_calls: Salvage calls a component at most; records beyond them stay uncited and are reported.
+        group_size: Uncited records that a salvage call sees where the calls suffice, at least 1; small, so that none
+            drowns again. With fewer calls the groups grow, up to the largest of the first level.
+        max_share: The most salvage calls a component, as a share of the calls of the first level; two are always
+            allowed. Records beyond them stay uncited and are reported.
         runner: How calls are retried and hedged.
 
     Raises:
-        ValueError: A number is below 1.
+        ValueError: `group_size` is below 1, or `max_share` is not above 0.
     """
 
     inner: Aggregation
     group_size: int = 4
-    max_calls: int = 16
+    max_share: float = 0.25
     runner: CallRunner = field(default_factory=CallRunner)
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        for name in ("group_size", "max_calls"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.group_size < 1:
+            raise ValueError(f"group_size must be at least 1, got {self.group_size}")
+        if not self.max_share > 0:
+            raise ValueError(f"max_share must be above 0, got {self.max_share}")
 
     @property
     def name(self) -> str:
@@ -51,29 +57,37 @@ class Salvage:
     def calls_for(self, count: int) -> int:
         """Return the most calls that `count` reflections of one component take when none fails."""
         calls = self.inner.calls_for(count)
-        return calls if calls < 2 else calls + self._calls(count) + 1
+        return calls if calls < 2 else calls + self._most_calls(calls)
 
     def aggregate(self, jobs: Sequence[AggregationJob], *, executor: Executor, rng: random.Random) -> list[Aggregated]:
         """Aggregate every job, then salvage; the salvage calls of all jobs run in one wave."""
         results = self.inner.aggregate(jobs, executor=executor, rng=rng)
         lost = [_uncited(job, result) for job, result in zip(jobs, results, strict=True)]
-        calls = [Call(index, group) for index, found in enumerate(lost) for group in self._groups(found, rng)]
+        groups = [self._groups(*one, rng) for one in zip(lost, jobs, results, strict=True)]
+        calls = [Call(index, group) for index, found in enumerate(groups) for group in found]
         answers = self.runner.run_wave("salvage", calls, jobs, executor=executor, rng=rng)
         by_job = {index: [a for a in answers if a.call.job_index == index] for index in range(len(jobs))}
         return self._added(jobs, results, by_job, executor, rng)
 
-    def _calls(self, count: int) -> int:
-        return min(self.max_calls, math.ceil(count / self.group_size))
+    def _most_calls(self, first_level: int) -> int:
+        return max(MINIMUM_CALLS, math.floor(self.max_share * first_level))
 
-    def _groups(self, lost: Sequence[Reflection], rng: random.Random) -> list[tuple[Reflection, ...]]:
+    def _groups(
+        self, lost: Sequence[Reflection], job: AggregationJob, result: Aggregated, rng: random.Random
+    ) -> list[tuple[Reflection, ...]]:
+        """Deal the lost reflections into small groups, within the calls that are allowed."""
         if not lost:
             return []
+        first = result.calls[0].stage
+        level = [call for call in result.calls if call.stage == first]
+        # Where updates cannot be joined in code, one of the calls has to do it.
+        allowed = self._most_calls(len(level)) - (job.join is None)
+        largest = max(self.group_size, *(len(call.record_ids) for call in level))
+        count = min(allowed, math.ceil(len(lost) / self.group_size))
         order = list(lost)
         rng.shuffle(order)
-        kept = order[: self.max_calls * self.group_size]
-        sizes = near_equal_sizes(len(kept), self._calls(len(kept)))
-        starts = [sum(sizes[:index]) for index in range(len(sizes))]
-        return [tuple(kept[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
+        kept = order[: count * largest]
+        return _cut(kept, near_equal_sizes(len(kept), count))
 
     def _added(
         self,
@@ -138,3 +152,8 @@ def _as_reflection(update: Update | None, component: str) -> Reflection:
     assert update is not None
     record_ids = tuple(dict.fromkeys(rid for entry in update.entries for rid in entry.record_ids))
     return Reflection(update.render(), record_ids, component, update=update)
+
+
+def _cut(items: Sequence[Reflection], sizes: Sequence[int]) -> list[tuple[Reflection, ...]]:
+    starts = [sum(sizes[:index]) for index in range(len(sizes))]
+    return [tuple(items[start : start + size]) for start, size in zip(starts, sizes, strict=True)]

@@ -5,20 +5,22 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-
-import dspy
 
 from dspy_combee.aggregation.base import AggregationJob, CallRecord
 from dspy_combee.errors import ReflectionError
 from dspy_combee.learners.base import Reflection, Update
 from dspy_combee.runtime.adaptive_limit import AdaptiveLimit
 from dspy_combee.runtime.execution.base import Executor, Outcome
+from dspy_combee.runtime.fresh_sample import fresh_sample
 from dspy_combee.runtime.hedge import HedgePolicy, Wave
+from dspy_combee.runtime.lm_watch import stage_context
 from dspy_combee.runtime.retry import RetryPolicy, call_with_retry
 
 logger = logging.getLogger(__name__)
+
+AGGREGATION_STAGE = "aggregation"
+"""What the stages of a meter begin with in which aggregation calls are made: "aggregation, level 1", and so on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,10 @@ class CallRunner:
         executor: Executor,
         rng: random.Random,
     ) -> list[Answer]:
-        """Make the calls all at once and return one answer each, in order. Never raises an `Exception`."""
+        """Make the calls all at once and return one answer each, in order. Never raises an `Exception`.
+
+        What they spend is counted in a stage of its own, so that the cost of each level is known.
+        """
         wave: Wave[Update] | None = None
         if self.hedge is not None and executor.num_workers > 1 and len(calls) > 1:
             wave = Wave(len(calls), self.hedge)
@@ -77,7 +82,8 @@ class CallRunner:
             attempt = _attempts(job, calls[index].reflections, self, seeds[index], limit)
             return attempt(0) if wave is None else wave.call(attempt)
 
-        outcomes = executor.run(make, range(len(calls)))
+        with stage_context(f"{AGGREGATION_STAGE}, {stage}"):
+            outcomes = executor.run(make, range(len(calls)))
         return [_answer(stage, call, outcome) for call, outcome in zip(calls, outcomes, strict=True)]
 
 
@@ -94,7 +100,7 @@ def _attempts(
         rng = random.Random(seed)
         for number in range(runner.reply_attempts):
             try:
-                with _fresh_sample(number + hedge_number * runner.reply_attempts):
+                with fresh_sample(number + hedge_number * runner.reply_attempts):
                     return call_with_retry(call, runner.retry, rng, limit=limit)
             except ReflectionError as error:
                 if number + 1 == runner.reply_attempts:
@@ -103,15 +109,6 @@ def _attempts(
         raise AssertionError("the last attempt returns or raises")
 
     return attempt
-
-
-def _fresh_sample(number: int) -> AbstractContextManager[object]:
-    """Return a context in which repeat `number` of a call is a new sample and not the cached reply of the first."""
-    lm = dspy.settings.lm
-    if number == 0 or not isinstance(lm, dspy.BaseLM):
-        return nullcontext()
-    temperature = lm.kwargs.get("temperature") or 0.7
-    return dspy.context(lm=lm.copy(rollout_id=number, temperature=temperature))
 
 
 def _answer(stage: str, call: Call, outcome: Outcome[Update]) -> Answer:

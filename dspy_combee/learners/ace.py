@@ -6,10 +6,11 @@ Context Engineering. How a batch of reflections meets in one or many curate call
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import dspy
@@ -25,6 +26,7 @@ from dspy_combee.playbook.deduplicate import Embed
 from dspy_combee.playbook.limit import CountTokens
 from dspy_combee.playbook.text import split_instructions
 from dspy_combee.program_state import state_of, with_state
+from dspy_combee.provenance import SourcedLine
 from dspy_combee.runtime.retry import ErrorKind, classify_error
 from dspy_combee.trajectory_text import components_that_ran, names_of_components, render_judgement, render_run
 
@@ -175,6 +177,20 @@ class ACELearner:
     def learning_predictors(self, program: Any) -> dict[str, Any]:
         """Return the predictors that are not frozen, by name."""
         return {name: p for name, p in program.named_predictors() if name not in self._settings.frozen}
+
+    def freezing(self, names: Sequence[str]) -> ACELearner:
+        """Return the same learner, which teaches these predictors nothing."""
+        frozen = copy.copy(self)
+        frozen._settings = replace(self._settings, frozen=tuple(dict.fromkeys((*self._settings.frozen, *names))))
+        return frozen
+
+    def learned_lines(self, program: Any) -> tuple[SourcedLine, ...]:
+        """Return the entries of all playbooks with the records behind each."""
+        return tuple(
+            SourcedLine(component, entry.text, entry.record_ids)
+            for component, book in self.playbooks(program).items()
+            for entry in book.entries
+        )
 
     def dump_program(self, program: Any) -> dict[str, Any]:
         """Return what a checkpoint keeps of a program, as JSON data: its state, and the playbooks with provenance."""

@@ -15,7 +15,6 @@ import dspy
 from dspy.teleprompt.gepa.gepa import AUTO_RUN_SETTINGS
 
 from dspy_combee.learners.batch_control import BatchControl
-from dspy_combee.learners.gepa_abort import AbortSwitch
 from dspy_combee.learners.gepa_components import ObservedComponentSelector
 from dspy_combee.learners.gepa_crashes import CrashWatch
 from dspy_combee.learners.gepa_evidence import EvidenceLog, SourcedMetric
@@ -24,6 +23,7 @@ from dspy_combee.learners.gepa_proposer import CombeeProposer
 from dspy_combee.learners.gepa_resume import RememberedDraws, ResumedPolicy
 from dspy_combee.learners.gepa_sampler import ResumableBatchSampler, reseeded_selector
 from dspy_combee.learners.gepa_stopping import Stopping
+from dspy_combee.runtime.abort import AbortSwitch
 from dspy_combee.scan import SMALL_BATCH
 
 

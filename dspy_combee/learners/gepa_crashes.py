@@ -12,15 +12,14 @@ from typing import Any
 
 from dspy.utils.callback import BaseCallback
 
+from dspy_combee.aggregation.waves import AGGREGATION_STAGE
 from dspy_combee.errors import CombeeError, LMUnavailableError
-from dspy_combee.learners.gepa_abort import AbortSwitch
 from dspy_combee.learners.gepa_evidence import EvidenceLog, SourcedFeedback
 from dspy_combee.records import render_value
+from dspy_combee.runtime.abort import AbortSwitch
 from dspy_combee.runtime.lm_watch import current_stage
 from dspy_combee.runtime.retry import is_lm_failure
 
-AGGREGATION_STAGE = "aggregation"
-"""The meter's stage for calls of the reflection model, whose failures are retried and judged elsewhere."""
 FAILURES_AT_START = 3
 """So many failed model calls before any succeeded mean that there is no model."""
 FAILURES_IN_A_ROW = 20
@@ -55,7 +54,7 @@ class CrashWatch(BaseCallback):
         """
         if isinstance(exception, KeyboardInterrupt | SystemExit):
             self._abort.interrupt()
-        elif current_stage() != AGGREGATION_STAGE:
+        elif not current_stage().startswith(AGGREGATION_STAGE):  # there, failures are retried and judged elsewhere
             self._judge(exception)
 
     def _judge(self, exception: BaseException | None) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 import dspy
 
 from dspy_combee.errors import MetricError
-from dspy_combee.learners.gepa_abort import AbortSwitch
 from dspy_combee.metrics import MetricCall, Score
 from dspy_combee.provenance import RecordSource
+from dspy_combee.runtime.abort import AbortSwitch
 from dspy_combee.runtime.execution.base import Executor, Outcome
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +11,7 @@ import dspy
 from dspy_combee.instructions import instructions_of, with_instructions
 from dspy_combee.learners.gepa_evidence import EvidenceLog
 from dspy_combee.learners.gepa_proposer import CombeeProposer
-from dspy_combee.lessons import split_instruction
-from dspy_combee.provenance import Provenance, SourcedLine, longest_shared_span
-from dspy_combee.records import render_value
-
-logger = logging.getLogger(__name__)
-
-LONG_SHARED_SPAN = 60
-"""A stretch of so many characters that a prompt shares with the train set is worth a warning."""
+from dspy_combee.provenance import Provenance, SourcedLine
 
 
 def best_candidate(state: Any, student: dspy.Module, *, with_results: bool, seed: int | None) -> dspy.Module:
@@ -52,27 +44,6 @@ def provenance_of(program: dspy.Module, proposer: CombeeProposer, evidence: Evid
         for lesson in proposer.lessons_of(name, instruction)
     )
     return Provenance(lines, dict(evidence.read))
-
-
-def copied_from_train_set(program: dspy.Module, student: dspy.Module, trainset: Sequence[dspy.Example]) -> str:
-    """Return the longest stretch of the learned text that stands in a train example, and warn of a long one."""
-    learned = " \n ".join(_learned_texts(program, student))
-    if not learned:
-        return ""
-    texts = (render_value(value) for example in trainset for value in dict(example).values())
-    span = longest_shared_span(learned, texts)
-    if len(span) >= LONG_SHARED_SPAN:
-        logger.warning("The learned instruction shares %d characters with the train set: %.200r", len(span), span)
-    return span
-
-
-def _learned_texts(program: dspy.Module, student: dspy.Module) -> Iterator[str]:
-    before = instructions_of(student)
-    for name, instruction in instructions_of(program).items():
-        own, lessons = split_instruction(instruction)
-        known = set(before[name].splitlines())
-        yield from (line for line in own.splitlines() if line not in known)
-        yield from (lesson.text for lesson in lessons if f"- {lesson.text}" not in known)
 
 
 @dataclass(frozen=True, slots=True)

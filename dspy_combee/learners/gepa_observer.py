@@ -155,8 +155,13 @@ class GepaObserver:
             elif name not in self._reached:
                 self.unreached[name] = self.unreached.get(name, 0) + len(trajectories)
 
+    def on_optimization_start(self, event: Mapping[str, Any]) -> None:
+        """Count what comes next as validation: that of the student."""
+        self._meter.stage_outside = "validate"
+
     def on_iteration_start(self, event: Mapping[str, Any]) -> None:
         """Open a round."""
+        self._meter.stage_outside = "generate"
         self.state = event["state"]
         self._rollouts_of.clear()
         self._crashed.clear()
@@ -164,6 +169,7 @@ class GepaObserver:
 
     def on_evaluation_start(self, event: Mapping[str, Any]) -> None:
         """Remember the examples of a parent's evaluation."""
+        self._meter.stage_outside = "generate"
         if self._now is not None and event["candidate_idx"] is not None:
             self._now.parent_inputs.append(event["inputs"])
 
@@ -172,6 +178,8 @@ class GepaObserver:
         if self._now is None:
             return
         if event["candidate_idx"] is None:
+            # GEPA announces evaluations on a batch only; what it scores after a child's is the validation set.
+            self._meter.stage_outside = "validate"
             self._now.after.extend(event["scores"])
             self._now.seconds = self._clock() - self._now.began
             return

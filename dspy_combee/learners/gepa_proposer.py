@@ -17,6 +17,7 @@ from typing import Any, Literal, cast
 from dspy.teleprompt.gepa import instruction_proposal
 
 from dspy_combee.aggregation.base import Aggregated, Aggregation, AggregationJob
+from dspy_combee.aggregation.salvage import Salvage
 from dspy_combee.aggregation.scan import DEFAULT_REFLECTION_CHARS, Scan
 from dspy_combee.aggregation.single_pass import SinglePass
 from dspy_combee.aggregation.waves import CallRunner
@@ -226,7 +227,8 @@ class CombeeProposer:
 
     def _chars_a_record(self, count: int, is_one_call: bool) -> int:
         """Return how long a record may be: the wrapped proposer reads records, whose text no aggregation splits."""
-        own = self.aggregation.max_reflection_chars if isinstance(self.aggregation, Scan | SinglePass) else None
+        reading = _without_salvage(self.aggregation)
+        own = reading.max_reflection_chars if isinstance(reading, Scan | SinglePass) else None
         is_shared = is_one_call and (own is not None)
         limit = own or DEFAULT_REFLECTION_CHARS
         return max(200, limit // max(1, count)) if is_shared else limit
@@ -256,7 +258,8 @@ class CombeeProposer:
             )
             for part in parts
         ]
-        runner = self.aggregation.runner if isinstance(self.aggregation, Scan | SinglePass) else CallRunner()
+        reading = _without_salvage(self.aggregation)
+        runner = reading.runner if isinstance(reading, Scan | SinglePass) else CallRunner()
         results = SinglePass(runner=runner).aggregate(jobs, executor=executor, rng=branch_rng(self.seed, "plain"))
         for part, result in zip(parts, results, strict=True):
             part.report = self._finish(part, result)
@@ -337,6 +340,10 @@ class _Proposal:
         self.digest = _digest(candidate, dataset, self.components)
         # The same texts from other rollouts are another question: the model may have another answer this time.
         self.key = (self.digest, tuple(id(value) for value in _values(dataset)))
+
+
+def _without_salvage(aggregation: Aggregation) -> Aggregation:
+    return aggregation.inner if isinstance(aggregation, Salvage) else aggregation
 
 
 def _values(dataset: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[Any]:

@@ -10,14 +10,15 @@ from typing import Any
 
 import dspy
 
+from dspy_combee.aggregation.waves import AGGREGATION_STAGE
+from dspy_combee.copied_text import copied_from_train_set
 from dspy_combee.errors import BudgetExhausted
 from dspy_combee.learners.batch_control import BatchControl, controller_within, fixed_size_within
 from dspy_combee.learners.gepa import GepaParts, GepaSettings, affordable_batch, metric_call_limit, wire
-from dspy_combee.learners.gepa_abort import Aborted, AbortSwitch
 from dspy_combee.learners.gepa_components import feedback_calls, mark_components, without_marks
-from dspy_combee.learners.gepa_crashes import AGGREGATION_STAGE, CrashWatch
+from dspy_combee.learners.gepa_crashes import CrashWatch
 from dspy_combee.learners.gepa_evidence import EvidenceLog, SourcedMetric
-from dspy_combee.learners.gepa_finish import best_candidate, copied_from_train_set, provenance_of
+from dspy_combee.learners.gepa_finish import best_candidate, provenance_of
 from dspy_combee.learners.gepa_history import ROUNDS_FILE, read_earlier
 from dspy_combee.learners.gepa_observer import GepaObserver
 from dspy_combee.learners.gepa_proposer import CombeeProposer, ProposerHooks
@@ -28,6 +29,7 @@ from dspy_combee.metrics import MetricCall
 from dspy_combee.provenance import RecordSource
 from dspy_combee.report.diff import instruction_diff
 from dspy_combee.report.result import CombeeResult, Round, StopReason
+from dspy_combee.runtime.abort import Aborted, AbortSwitch
 from dspy_combee.runtime.budget import Meter
 from dspy_combee.runtime.execution.threads import ThreadExecutor, default_num_workers
 from dspy_combee.runtime.interrupt import notice_interrupt

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from dspy_combee.aggregation.base import CallRecord
@@ -101,7 +101,9 @@ class CombeeResult:
     diff: str = ""
     """The learned instructions against the student's, as a unified diff."""
     best_program: Any = field(default=None, compare=False)
-    """The program with the best validation score; set also when `compile` raised."""
+    """The program with the best validation score, without a validation the last; set also when `compile` raised."""
+    last_program: Any = field(default=None, compare=False)
+    """The program after the last round, where a run in rounds keeps it; it may have validated worse than the best."""
 
     @property
     def improvement(self) -> float | None:
@@ -112,7 +114,6 @@ class CombeeResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the program, ready for JSON."""
-        plain = replace(self, best_program=None, rounds=(), spend_by_stage={}, provenance=Provenance(), fit=None)
         names = (
             "stop_reason",
             "seconds",
@@ -124,7 +125,7 @@ class CombeeResult:
             "longest_shared_span",
         )
         return {
-            **{name: getattr(plain, name) for name in names},
+            **{name: getattr(self, name) for name in names},
             "rounds": [item.to_dict() for item in self.rounds],
             "spend": self.spend.to_dict(),
             "spend_by_stage": {name: spend.to_dict() for name, spend in self.spend_by_stage.items()},

@@ -1,6 +1,15 @@
 """The round loop: generate, reflect, aggregate, update, validate, for any prompt learner and any aggregation."""
 
-from dspy_combee.rounds.learner_extras import CondensesReflections, JoinsUpdates, KeepsPrograms
+from dspy_combee.rounds.learner_extras import (
+    CondensesReflections,
+    FreezesPredictors,
+    JoinsUpdates,
+    KeepsPrograms,
+    NamesLearnedLines,
+    PlansRounds,
+    PreparesPrograms,
+    RoundsPlan,
+)
 from dspy_combee.rounds.loop import run_rounds
 from dspy_combee.rounds.records import (
     BatchSizePolicy,
@@ -23,8 +32,13 @@ __all__ = [
     "ComponentUpdate",
     "ExampleSource",
     "FixedBatchSize",
+    "FreezesPredictors",
     "JoinsUpdates",
     "KeepsPrograms",
+    "NamesLearnedLines",
+    "PlansRounds",
+    "PreparesPrograms",
+    "RoundsPlan",
     "RoundRecord",
     "RoundSchedule",
     "RoundsResult",

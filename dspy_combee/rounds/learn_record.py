@@ -14,10 +14,15 @@ from dspy_combee.errors import ReflectionError
 from dspy_combee.learners.base import PromptLearner, Reflection, Trajectory
 from dspy_combee.rounds.run_files import Learned
 from dspy_combee.runtime.budget import Meter
+from dspy_combee.runtime.fresh_sample import fresh_sample
 from dspy_combee.runtime.retry import RetryPolicy, call_with_retry
 from dspy_combee.seeding import branch_rng
+from dspy_combee.truncation import cut_middle
 
 Result = TypeVar("Result")
+
+MAX_FEEDBACK_CHARS = 1_000
+"""The most of a feedback that is kept to say where a learned line came from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +49,14 @@ class RecordWork:
             Exception: The run could not be made or scored.
         """
         trajectory = item if isinstance(item, Trajectory) else self.generate(program, item, record_id)
+        feedback = cut_middle(trajectory.feedback, MAX_FEEDBACK_CHARS)
         try:
             with reflection_context(self.reflection_lm):
                 reflections = self._reflect(program, trajectory)
         except Exception as error:  # noqa: BLE001 - recorded with the record
             failure = f"reflection failed: {type(error).__name__}: {error}"
-            return trajectory, Learned(record_id, trajectory.score, (), failure)
-        return trajectory, Learned(record_id, trajectory.score, tuple(reflections), trajectory.error or "")
+            return trajectory, Learned(record_id, trajectory.score, (), feedback, failure)
+        return trajectory, Learned(record_id, trajectory.score, tuple(reflections), feedback, trajectory.error or "")
 
     def _reflect(self, program: Any, trajectory: Trajectory) -> Sequence[Reflection]:
         rng = branch_rng(self.seed, "retry", trajectory.record_id, "reflect")
@@ -58,7 +64,7 @@ class RecordWork:
             try:
                 return self._try(lambda: self.learner.reflect(program, trajectory), rng)
             except ReflectionError:
-                with _fresh_sample():
+                with fresh_sample(1):
                     return self._try(lambda: self.learner.reflect(program, trajectory), rng)
 
     def _try(self, function: Callable[[], Result], rng: random.Random) -> Result:
@@ -68,11 +74,3 @@ class RecordWork:
 def reflection_context(lm: Any) -> AbstractContextManager[Any]:
     """Return a context in which `dspy.settings.lm` is the reflection model; the caller's own for None."""
     return nullcontext() if lm is None else dspy.context(lm=lm)
-
-
-def _fresh_sample() -> AbstractContextManager[Any]:
-    """Return a context in which a repeated call is a new sample and not the cached reply."""
-    lm = dspy.settings.lm
-    if not isinstance(lm, dspy.BaseLM):
-        return nullcontext()
-    return dspy.context(lm=lm.copy(rollout_id=1, temperature=lm.kwargs.get("temperature") or 0.7))

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from dspy_combee.learners.base import Reflection, Update
+from dspy_combee.learners.base import PromptLearner, Reflection, Update
 from dspy_combee.program_state import state_of, with_state
+from dspy_combee.provenance import SourcedLine
+from dspy_combee.rounds.records import RoundSchedule
+from dspy_combee.runtime.budget import Budget
+from dspy_combee.runtime.retry import RetryPolicy
 
 
 @runtime_checkable
@@ -42,6 +47,68 @@ class KeepsPrograms(Protocol):
     def describe_program(self, program: Any) -> str:
         """Return a few words on the program for the log line of a round; empty for none."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class RoundsPlan:
+    """How a learner wants its runs to go. The defaults are those of a learner that does not say."""
+
+    epochs: int = 1
+    shuffle: bool = True
+    schedule: RoundSchedule = field(default_factory=RoundSchedule)
+    reflection_lm: Any = None
+    """The model of reflections and aggregation calls; None means that of the caller's context."""
+    retry: RetryPolicy | None = None
+    num_threads: int | None = None
+    budget: Budget = field(default_factory=Budget)
+    log_dir: str | None = None
+    reflection_calls: int | None = None
+    """Model calls of one `reflect` at the most; None when nobody knows."""
+    tracks_stats: bool = False
+    """Whether the compiled program gets `detailed_results`."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What a resumed run must share with the one before, by names that an error can use."""
+
+
+@runtime_checkable
+class PlansRounds(Protocol):
+    """A learner with settings of its own for a run: epochs, models, limits."""
+
+    def rounds_plan(self) -> RoundsPlan:
+        """Return the settings."""
+        ...
+
+
+@runtime_checkable
+class PreparesPrograms(Protocol):
+    """A learner whose programs must be looked at, or given something, before the first round."""
+
+    def prepare(self, student: Any) -> Any:
+        """Return a copy of the student that is ready to be taught; refuse one that cannot be."""
+        ...
+
+
+@runtime_checkable
+class FreezesPredictors(Protocol):
+    """A learner that can leave predictors alone. Of one that cannot, their reflections are dropped."""
+
+    def freezing(self, names: Sequence[str]) -> PromptLearner:
+        """Return the same learner, which teaches these predictors nothing."""
+        ...
+
+
+@runtime_checkable
+class NamesLearnedLines(Protocol):
+    """A learner that can tell which lines of a program it has taught, with the records behind each."""
+
+    def learned_lines(self, program: Any) -> Sequence[SourcedLine]:
+        """Return the lines in the order in which they stand."""
+        ...
+
+
+def plan_of(learner: Any) -> RoundsPlan:
+    """Return how the learner wants its runs to go."""
+    return learner.rounds_plan() if isinstance(learner, PlansRounds) else RoundsPlan()
 
 
 def dump_program(learner: Any, program: Any) -> Mapping[str, Any]:

@@ -19,7 +19,14 @@ from dspy_combee.errors import BudgetExhausted, CombeeError, LMUnavailableError,
 from dspy_combee.learners.base import PromptLearner, Trajectory
 from dspy_combee.rounds.learn_record import RecordWork
 from dspy_combee.rounds.learner_extras import describe_program, dump_program, load_program
-from dspy_combee.rounds.one_round import LearnedBatch, aggregate_reflections, learn_batch, record_round
+from dspy_combee.rounds.one_round import (
+    LearnedBatch,
+    aggregate_reflections,
+    commit,
+    learn_batch,
+    newly_scored,
+    record_round,
+)
 from dspy_combee.rounds.records import (
     BatchSizePolicy,
     FixedBatchSize,
@@ -28,6 +35,8 @@ from dspy_combee.rounds.records import (
     RoundsResult,
     StopReason,
     Validation,
+    forget_feedback,
+    observe_round,
 )
 from dspy_combee.rounds.run_files import RunFiles
 from dspy_combee.rounds.source import Batch, TrainingSource
@@ -60,6 +69,7 @@ def run_rounds(
     retry: RetryPolicy | None = None,
     reflection_lm: Any = None,
     seed: int = 0,
+    frozen: Sequence[str] = (),
     log_dir: str | os.PathLike[str] | None = None,
     on_round: OnRound | None = None,
     on_result: Callable[[RoundsResult], None] | None = None,
@@ -80,6 +90,7 @@ def run_rounds(
         retry: For rate limits, outages and time-outs of single steps.
         reflection_lm: The model of reflections and aggregation calls; None means that of the caller's context.
         seed: For the aggregation and the jitter of retries.
+        frozen: Predictors whose instructions stay, whatever the learner does.
         log_dir: Where the run is kept and resumed from; the caller makes sure that it belongs to this run.
         on_round: Told of each round.
         on_result: Told of the result exactly once, also when the run is interrupted or fails: nothing is lost then.
@@ -103,6 +114,7 @@ def run_rounds(
         work=RecordWork(learner, meter, retry or RetryPolicy(), seed, reflection_lm),
         files=RunFiles(log_dir),
         seed=seed,
+        frozen=tuple(frozen),
         on_round=on_round,
         clock=clock,
         program=program,
@@ -144,6 +156,7 @@ class _Run:
     work: RecordWork
     files: RunFiles
     seed: int
+    frozen: tuple[str, ...]
     on_round: OnRound | None
     clock: Callable[[], float]
     program: Any
@@ -178,7 +191,7 @@ class _Run:
         for name in ("position", "validated_at", "is_changed", "stale", "failed_rounds", "best_score"):
             setattr(self, name, state[name])
         for record in self.rounds:
-            self._observe(record)
+            self.policy_state = observe_round(self.policy, self.policy_state, record)
         spent = self.meter.spend
         logger.info(
             "Resumed after round %d: %d LM calls and %d metric calls were spent already",
@@ -257,7 +270,7 @@ class _Run:
             )
 
     def _round(self, batch: Batch, *, is_full: bool) -> None:
-        index, began = len(self.rounds), self.clock()
+        index, began, before = len(self.rounds), self.clock(), self.meter.spend
         learned = learn_batch(
             self.work, self.program, batch, round_index=index, files=self.files, executor=self.executor
         )
@@ -271,15 +284,22 @@ class _Run:
             meter=self.meter,
             rng=branch_rng(self.seed, "round", index),
             reflection_lm=self.work.reflection_lm,
+            frozen=self.frozen,
         )
-        self._commit(aggregated)
+        self.program = commit(self.learner, self.program, aggregated, frozen=self.frozen)
+        self.is_changed = self.is_changed or any(item.update is not None for item in aggregated)
         self._note_failure(learned, aggregated)
         # Counted here and not in the workers: the calls that learn from a scored run must not be refused by its count.
-        self.meter.count_metric_calls(_newly_scored(batch, learned))
-        record = record_round(index, batch, learned, aggregated, is_full=is_full, seconds=self.clock() - began)
+        with self.meter.stage("generate"):
+            self.meter.count_metric_calls(newly_scored(batch, learned))
+        seconds, after = self.clock() - began, self.meter.spend
+        record = record_round(
+            index, batch, learned, aggregated, is_full=is_full, seconds=seconds, before=before, after=after
+        )
         self.rounds.append(record)
+        forget_feedback(self.rounds)
         self.position += len(batch.items)
-        self._observe(record)
+        self.policy_state = observe_round(self.policy, self.policy_state, record)
         self.files.add_round(record)
         self._save()
         self._log(record)
@@ -304,12 +324,6 @@ class _Run:
         error.__cause__ = self.last_failure
         return error
 
-    def _commit(self, aggregated: Sequence[Aggregated]) -> None:
-        updates = [item.update for item in aggregated if item.update is not None]
-        for update in updates:
-            self.program = self.learner.update(self.program, update)
-        self.is_changed = self.is_changed or bool(updates)
-
     def _note_failure(self, learned: LearnedBatch, aggregated: Sequence[Aggregated]) -> None:
         """Count rounds in a row that gave no update because calls failed; one with nothing to learn is no failure."""
         errors = [record.error for record in learned.records if record.error]
@@ -317,12 +331,6 @@ class _Run:
         has_update = any(item.update is not None for item in aggregated)
         self.failed_rounds = self.failed_rounds + 1 if errors and not has_update else 0
         self.last_error = errors[-1] if errors else self.last_error
-
-    def _observe(self, record: RoundRecord) -> None:
-        if record.is_full and not record.recalled and record.seconds > 0:
-            self.policy_state = self.policy.observe(
-                self.policy_state, batch_size=record.batch_size, seconds=record.seconds
-            )
 
     def _is_validation_due(self, batch: Batch) -> bool:
         if not self.valset or not self.is_changed:
@@ -345,7 +353,7 @@ class _Run:
                 recall=partial(self.files.recall_score, after),
                 keep=partial(self.files.keep_score, after),
             )
-        self.meter.count_metric_calls(sum(score is not None for score in validation.scores))
+            self.meter.count_metric_calls(sum(score is not None for score in validation.scores))
         self.validations.append(validation)
         self.validated_at, self.is_changed = self.position, False
         if self.best_score is None or validation.score > self.best_score:
@@ -390,11 +398,3 @@ class _Run:
             record.seconds,
             describe_program(self.learner, self.program),
         )
-
-
-def _newly_scored(batch: Batch, learned: LearnedBatch) -> int:
-    """Return how many records the metric was called for; recorded trajectories bring their score along."""
-    return sum(
-        record.score is not None and not isinstance(item, Trajectory)
-        for item, record in zip(batch.items, learned.records, strict=True)
-    )

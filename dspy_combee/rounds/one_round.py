@@ -12,15 +12,17 @@ from functools import partial
 from typing import Any
 
 from dspy_combee.aggregation.base import Aggregated, Aggregation, AggregationJob
+from dspy_combee.aggregation.waves import AGGREGATION_STAGE
 from dspy_combee.errors import CombeeError
-from dspy_combee.learners.base import PromptLearner, Reflection, Trajectory, Update
+from dspy_combee.instructions import instructions_of, with_instructions
+from dspy_combee.learners.base import PromptLearner, Reflection, Trajectory
 from dspy_combee.rounds.learn_record import RecordWork, reflection_context
 from dspy_combee.rounds.learner_extras import CondensesReflections, JoinsUpdates
 from dspy_combee.rounds.records import ComponentUpdate, RoundRecord
 from dspy_combee.rounds.run_files import Learned, RunFiles
 from dspy_combee.rounds.source import Batch
 from dspy_combee.rounds.validation import stop_if_fatal
-from dspy_combee.runtime.budget import Meter
+from dspy_combee.runtime.budget import Meter, Spend
 from dspy_combee.runtime.execution.base import Executor, Outcome
 
 
@@ -79,18 +81,23 @@ def aggregate_reflections(
     meter: Meter,
     rng: random.Random,
     reflection_lm: Any = None,
+    frozen: Sequence[str] = (),
 ) -> list[Aggregated]:
-    """Distil one update a component, every group against the same program, with the reflection model."""
+    """Distil one update a component, every group against the same program, with the reflection model.
+
+    Reflections on frozen components are left out.
+    """
     by_component: dict[str, list[Reflection]] = {}
     for reflection in reflections:
-        by_component.setdefault(reflection.component, []).append(reflection)
+        if reflection.component not in frozen:
+            by_component.setdefault(reflection.component, []).append(reflection)
     join = learner.join if isinstance(learner, JoinsUpdates) else None
     condense = learner.condense if isinstance(learner, CondensesReflections) else None
     jobs = [
-        AggregationJob(component, tuple(found), partial(_curate, learner, program, meter), join, condense)
+        AggregationJob(component, tuple(found), partial(learner.curate, program), join, condense)
         for component, found in sorted(by_component.items())
     ]
-    with reflection_context(reflection_lm), meter.stage("aggregate"):
+    with reflection_context(reflection_lm), meter.stage(AGGREGATION_STAGE):
         return aggregation.aggregate(jobs, executor=executor, rng=rng) if jobs else []
 
 
@@ -102,8 +109,10 @@ def record_round(
     *,
     is_full: bool,
     seconds: float,
+    before: Spend,
+    after: Spend,
 ) -> RoundRecord:
-    """Return the record of a finished round."""
+    """Return the record of a finished round; `before` and `after` are what the run had spent around it."""
     return RoundRecord(
         index=index,
         epoch=batch.epoch,
@@ -117,13 +126,34 @@ def record_round(
         updates=tuple(ComponentUpdate.of(item) for item in aggregated),
         seconds=seconds,
         recalled=sum(record.is_recalled for record in learned.records),
+        cached_calls=after.cached_calls - before.cached_calls,
+        metric_calls=after.metric_calls,
+        feedback=tuple(record.feedback for record in learned.records),
     )
 
 
-def _curate(learner: PromptLearner, program: Any, meter: Meter, reflections: Sequence[Reflection]) -> Update:
-    is_first_level = all(reflection.update is None for reflection in reflections)
-    with meter.stage("curate" if is_first_level else "merge"):
-        return learner.curate(program, reflections)
+def commit(
+    learner: PromptLearner, program: Any, aggregated: Sequence[Aggregated], *, frozen: Sequence[str] = ()
+) -> Any:
+    """Return the program with every update applied; the instructions of frozen predictors stay what they were."""
+    for item in aggregated:
+        if item.update is not None:
+            program = _with_frozen(learner.update(program, item.update), program, frozen)
+    return program
+
+
+def newly_scored(batch: Batch, learned: LearnedBatch) -> int:
+    """Return how many records the metric was called for; recorded trajectories bring their score along."""
+    return sum(
+        record.score is not None and not isinstance(item, Trajectory)
+        for item, record in zip(batch.items, learned.records, strict=True)
+    )
+
+
+def _with_frozen(changed: Any, before: Any, frozen: Sequence[str]) -> Any:
+    kept = {name: text for name, text in instructions_of(before).items() if name in frozen} if frozen else {}
+    is_intact = all(instructions_of(changed)[name] == text for name, text in kept.items())
+    return changed if is_intact else with_instructions(changed, kept)
 
 
 def _learned(record_id: str, outcome: Outcome[Learned]) -> Learned:
@@ -131,4 +161,4 @@ def _learned(record_id: str, outcome: Outcome[Learned]) -> Learned:
         return outcome.value
     error = outcome.error
     words = str(error) if isinstance(error, CombeeError) else f"{type(error).__name__}: {error}"
-    return Learned(record_id, None, (), words)
+    return Learned(record_id, None, (), error=words)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, Protocol, runtime_checkable
 
-from dspy_combee.aggregation.base import Aggregated
+from dspy_combee.aggregation.base import Aggregated, CallRecord
 
 StopReason = Literal["perfect", "budget", "no_improvement", "interrupted", "error", "completed"]
 
@@ -25,6 +25,24 @@ class BatchSizePolicy(Protocol):
     def pick(self, state: Any) -> int:
         """Return the size of the next batch, at least 1."""
         ...
+
+
+@runtime_checkable
+class SkipsSizes(Protocol):
+    """A policy that waits for the time of a size, and can be told that there will be none."""
+
+    def skip(self, state: Any, *, batch_size: int) -> Any:
+        """Return the state after a round whose time says nothing."""
+        ...
+
+
+def observe_round(policy: BatchSizePolicy, state: Any, record: RoundRecord) -> Any:
+    """Return the policy's state after a round; one that was cut short or partly done before says nothing."""
+    if not record.is_full or record.recalled or record.seconds <= 0:
+        return state
+    if record.cached_calls:
+        return policy.skip(state, batch_size=record.batch_size) if isinstance(policy, SkipsSizes) else state
+    return policy.observe(state, batch_size=record.batch_size, seconds=record.seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +101,8 @@ class ComponentUpdate:
     """The lines of the update, each with the records that taught it; empty when every call failed."""
     uncited: tuple[str, ...]
     """Records that no line cites."""
-    calls: tuple[tuple[str, float, str | None], ...]
-    """Stage, seconds and error of each aggregation call."""
+    calls: tuple[CallRecord, ...]
+    """The aggregation calls, level by level."""
     note: str = ""
 
     @classmethod
@@ -95,7 +113,7 @@ class ComponentUpdate:
             component=aggregated.component,
             entries=tuple((entry.text, tuple(entry.record_ids)) for entry in lines),
             uncited=aggregated.uncited,
-            calls=tuple((call.stage, call.seconds, call.error) for call in aggregated.calls),
+            calls=aggregated.calls,
             note=aggregated.note,
         )
 
@@ -106,7 +124,7 @@ class ComponentUpdate:
             component=state["component"],
             entries=tuple((text, tuple(ids)) for text, ids in state["entries"]),
             uncited=tuple(state["uncited"]),
-            calls=tuple((stage, seconds, error) for stage, seconds, error in state["calls"]),
+            calls=tuple(CallRecord(**{**call, "record_ids": tuple(call["record_ids"])}) for call in state["calls"]),
             note=state["note"],
         )
 
@@ -136,6 +154,12 @@ class RoundRecord:
     """From the first rollout to the updated program, without validation."""
     recalled: int = 0
     """Records that an interrupted run had finished already; the seconds say little when there are any."""
+    cached_calls: int = 0
+    """Model calls that DSPy's cache answered; the seconds say little when there are any."""
+    metric_calls: int = 0
+    """Examples scored since the run began, up to the end of this round."""
+    feedback: tuple[str, ...] = field(default=(), repr=False)
+    """The metric's words or the error text, one a record, long ones cut; empty in old rounds of a very long run."""
 
     @property
     def train_score(self) -> float | None:
@@ -153,8 +177,8 @@ class RoundRecord:
         known = dict(state)
         known["updates"] = tuple(ComponentUpdate.from_dict(update) for update in state["updates"])
         known["errors"] = tuple((record_id, text) for record_id, text in state["errors"])
-        for name in ("record_ids", "examples", "scores"):
-            known[name] = tuple(state[name])
+        for name in ("record_ids", "examples", "scores", "feedback"):
+            known[name] = tuple(state.get(name, ()))
         return cls(**known)
 
 
@@ -214,3 +238,17 @@ class RoundsResult:
             "rounds": [record.to_dict() for record in self.rounds],
             "validations": [validation.to_dict() for validation in self.validations],
         }
+
+
+def forget_feedback(rounds: list[RoundRecord], *, most: int = 20_000) -> None:
+    """Leave the feedback texts out of the oldest rounds in place, so that at most so many records keep theirs.
+
+    A run over a long stream of traces must not hold what it has read.
+    """
+    kept = 0
+    for position in range(len(rounds) - 1, -1, -1):
+        kept += rounds[position].batch_size
+        if kept > most:
+            if not rounds[position].feedback:
+                return
+            rounds[position] = replace(rounds[position], feedback=())

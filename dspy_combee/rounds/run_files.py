@@ -31,6 +31,8 @@ class Learned:
     record_id: str
     score: float | None
     reflections: tuple[Reflection, ...]
+    feedback: str = ""
+    """The metric's words or the error text, cut when it is long."""
     error: str = ""
     """Why there is no prediction, score or reflection; empty when all went well."""
     is_recalled: bool = False
@@ -94,7 +96,8 @@ class RunFiles:
             Reflection(**{**reflection, "record_ids": tuple(reflection["record_ids"])})
             for reflection in found["reflections"]
         )
-        return Learned(record_id, found["score"], reflections, found["error"], is_recalled=True)
+        feedback = found.get("feedback", "")
+        return Learned(record_id, found["score"], reflections, feedback, found["error"], is_recalled=True)
 
     def keep(self, round_index: int, learned: Learned) -> None:
         """Keep what was learned from a record, unless its reflections hold what JSON cannot."""
@@ -117,6 +120,7 @@ class RunFiles:
                     "kind": "learned",
                     "key": key,
                     "score": learned.score,
+                    "feedback": learned.feedback,
                     "error": learned.error,
                     "reflections": reflections,
                 }

@@ -65,6 +65,16 @@ class Budget:
             if value is not None and not value > 0:
                 raise ValueError(f"{name} must be positive or None, got {value!r}")
 
+    def within(self, other: Budget | None) -> Budget:
+        """Return a budget that keeps both: the smaller of each limit, and the prices of both (own ones win)."""
+        if other is None:
+            return self
+        smallest: dict[str, Any] = {}
+        for name in ("max_metric_calls", "max_lm_calls", "max_tokens", "max_cost_usd"):
+            limits = (getattr(self, name), getattr(other, name))
+            smallest[name] = min((limit for limit in limits if limit is not None), default=None)
+        return Budget(**smallest, prices={**other.prices, **self.prices})
+
 
 @dataclass(frozen=True, slots=True)
 class Spend:
@@ -85,6 +95,8 @@ class Spend:
     """Successful calls for which the provider reported no tokens."""
     calls_without_price: int = 0
     """Successful calls whose price is not known. Unless this is 0, `cost_usd` is a lower bound."""
+    seconds: float = field(default=0.0, compare=False)
+    """Time of all calls that reached a model, added up; with calls at once more than the time on the wall."""
 
     @property
     def total_tokens(self) -> int:
@@ -117,6 +129,8 @@ class CallRecord:
     stage: str
     was_cached: bool = False
     has_failed: bool = False
+    seconds: float = 0.0
+    """Wall time of this call."""
     input_tokens: int | None = None
     """None when the provider did not say."""
     output_tokens: int | None = None
@@ -141,6 +155,8 @@ class Meter:
             already_spent: What earlier parts of the same run spent; it counts, under the stage "earlier".
         """
         self.budget = budget if budget is not None else Budget()
+        self.stage_outside = ""
+        """The stage of what is spent outside of any `stage` block. May be changed while the run goes on."""
         self._lock = threading.Lock()
         self._in_flight = 0
         self._by_stage: dict[str, Spend] = {} if already_spent is None else {"earlier": already_spent}
@@ -154,7 +170,7 @@ class Meter:
 
     @property
     def spend_by_stage(self) -> dict[str, Spend]:
-        """What was spent in each stage; the empty name stands for calls outside of any."""
+        """What was spent in each stage; calls outside of any are under `stage_outside` as it was then."""
         with self._lock:
             return dict(self._by_stage)
 
@@ -244,7 +260,8 @@ class Meter:
         return sum(self._by_stage.values(), Spend())
 
     def _add(self, stage: str, spend: Spend) -> None:
-        self._by_stage[stage] = self._by_stage.get(stage, Spend()) + spend
+        name = stage or self.stage_outside
+        self._by_stage[name] = self._by_stage.get(name, Spend()) + spend
 
     def _spend_of(self, record: CallRecord) -> tuple[Spend, bool]:
         """Return what a call took, and whether it should have a price but has none."""
@@ -266,5 +283,6 @@ class Meter:
             cost_usd=cost or 0.0,
             calls_without_usage=int(not has_usage and not record.has_failed),
             calls_without_price=int(is_unpriced),
+            seconds=record.seconds,
         )
         return spend, is_unpriced

@@ -9,6 +9,7 @@ everything on to the tracker that was there.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -78,7 +79,7 @@ class LMWatch(BaseCallback):
         scope = dspy.context(usage_tracker=receiver, caller_modules=callers)
         scope.__enter__()
         with self._lock:
-            self._calls[call_id] = _Call(instance, current_stage(), receiver, scope)
+            self._calls[call_id] = _Call(instance, current_stage(), receiver, scope, time.monotonic())
 
     def on_lm_end(self, call_id: str, outputs: Any | None, exception: BaseException | None = None) -> None:
         """Tell every meter what the call took."""
@@ -119,6 +120,7 @@ class _Call:
     stage: str
     receiver: _Receiver
     scope: AbstractContextManager[None]
+    began: float
 
     def record(self, *, has_failed: bool) -> CallRecord:
         model = str(getattr(self.lm, "model", "")) or type(self.lm).__name__
@@ -132,6 +134,7 @@ class _Call:
             model,
             self.stage,
             has_failed=has_failed,
+            seconds=time.monotonic() - self.began,
             input_tokens=inputs,
             output_tokens=outputs,
             cost_usd=self._cost_usd(inputs, outputs),

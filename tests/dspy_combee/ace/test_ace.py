@@ -152,7 +152,7 @@ def test_recorded_traces_need_no_run(world, program):
 def test_an_empty_validation_set_does_not_crash(world, program):
     optimizer = ace(world)
     compiled(world, program, optimizer, trainset=world.examples("apple"), valset=[])
-    assert optimizer.last_result.validations == ()
+    assert optimizer.last_result.best_score is None
     assert optimizer.last_result.stop_reason == "completed"
 
 
@@ -291,7 +291,7 @@ def test_the_budget_caps_the_batch_and_the_best_so_far_is_returned(world, progra
     assert world.task.calls == 7
     assert [record.batch_size for record in result.rounds] == [3]
     assert result.stop_reason == "budget"
-    assert better is result.program
+    assert better is result.best_program
 
 
 def test_a_budget_of_calls_ends_the_run_with_what_was_learned(world, program):
@@ -366,7 +366,7 @@ def test_an_interrupt_keeps_what_was_learned_and_the_run_goes_on_from_there(worl
     with pytest.raises(KeyboardInterrupt):
         compiled(world, program, optimizer, trainset=world.examples())
     assert optimizer.last_result.stop_reason == "interrupted"
-    assert len(Playbook.from_program(optimizer.last_result.program)) == 2
+    assert len(Playbook.from_program(optimizer.last_result.best_program)) == 2
     world.answer_task = usual
     calls = world.task.calls
     resumed = compiled(world, program, ace(world, log_dir=tmp_path, shuffle=False), trainset=world.examples())

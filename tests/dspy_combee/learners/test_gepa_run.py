@@ -423,5 +423,11 @@ def test_what_each_stage_spent_is_known(make_world):
     optimizer = world.combee()
     world.compile(optimizer)
     by_stage = optimizer.last_result.spend_by_stage
-    assert by_stage["aggregation"].lm_calls == world.reflect_engine.calls
-    assert by_stage[""].lm_calls == world.task_engine.calls
+    levels = {name: spend for name, spend in by_stage.items() if name.startswith("aggregation")}
+    calls = [call.stage for one in optimizer.last_result.rounds for call in one.calls]
+    assert {name: spend.lm_calls for name, spend in levels.items()} == {
+        f"aggregation, {stage}": calls.count(stage) for stage in set(calls)
+    }
+    assert sum(spend.lm_calls for spend in levels.values()) == world.reflect_engine.calls
+    assert by_stage["generate"].lm_calls + by_stage["validate"].lm_calls == world.task_engine.calls
+    assert by_stage["validate"].metric_calls >= 2 * len(world.val)

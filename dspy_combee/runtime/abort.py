@@ -1,4 +1,4 @@
-"""End a GEPA run from inside a rollout, and refuse further model calls once it has ended."""
+"""End a run from inside a rollout, and refuse further model calls once it has ended."""
 
 from __future__ import annotations
 
