@@ -54,13 +54,14 @@ def _real(options: argparse.Namespace) -> tuple[Any, Any, Any]:
         _parser().error(str(error))
     print(f"Task model: {task_lm.model}, reflection model: {reflection_lm.model}\n")
     size = TourOptions(
-        train=32,
-        val=16,
-        test=32,
-        metric_calls=130,
+        train=24,
+        val=12,
+        test=24,
+        metric_calls=100,
         num_threads=options.threads,
-        gepa_rounds=3,
-        candidates=(4, 8, 16),
+        gepa_rounds=2,
+        score_gepa=False,
+        candidates=(4, 8, 12),
         duplication=1,
         log_dir=options.log_dir,
     )
