@@ -48,6 +48,18 @@ class _Observation:
     undo: list[Callable[[], None]]
 
 
+@dataclass(slots=True)
+class _HeldTool:
+    """A tool that observed programs need prepared; the reference keeps its `id` from being given to another one."""
+
+    tool: Any
+    plain: type
+    users: int = 0
+
+
+_held_tools: dict[int, _HeldTool] = {}
+
+
 def new_token() -> str:
     """Return a token that no other program has."""
     return uuid.uuid4().hex[:12]
@@ -118,11 +130,26 @@ def _observe(program: Any) -> _Observation:
             _name(predictor, observation.token, name, kind)
             observation.undo.append(functools.partial(forget_name, predictor, observation.token))
     for _, tool in program.named_sub_modules(dspy.Tool):
-        plain = type(tool)
-        if not isinstance(vars(plain).get("func"), property):
-            swap(tool, _prepared_tool_class(plain))
-            observation.undo.append(functools.partial(swap, tool, plain))
+        _hold_tool(tool)
+        observation.undo.append(functools.partial(_release_tool, tool))
     return observation
+
+
+def _hold_tool(tool: Any) -> None:
+    """Make a tool observable, or count one more program that needs it so: a program and its copies share tools."""
+    held = _held_tools.get(id(tool))
+    if held is None:
+        held = _held_tools[id(tool)] = _HeldTool(tool, type(tool))
+        swap(tool, _prepared_tool_class(held.plain))
+    held.users += 1
+
+
+def _release_tool(tool: Any) -> None:
+    held = _held_tools[id(tool)]
+    held.users -= 1
+    if held.users == 0:
+        del _held_tools[id(tool)]
+        swap(tool, held.plain)
 
 
 def _name(predictor: Any, token: str, name: str, kind: NodeKind) -> None:

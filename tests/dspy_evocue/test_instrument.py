@@ -14,6 +14,7 @@ from dspy.lm15 import response_to_events
 
 from dspy_combee.testing import ScriptedEngine, scripted_lm
 from dspy_evocue import CallSite, InstructionEdit, Rule, attach, list_sites, mark_node
+from dspy_evocue.instrument import observed
 from dspy_evocue.testing import chat_reply, scripted_agent_lm
 
 LESSON = "Zebra rule: press the brake."
@@ -516,3 +517,17 @@ def test_a_predictor_called_by_itself_is_no_part_of_a_run():
     with dspy.context(lm=lm):
         program.plan(question="q")
     assert seen(lm) == [False]
+
+
+def test_tools_shared_by_two_observed_programs_stay_observable_until_the_last_one_leaves():
+    tool = dspy.Tool(lambda city: f"sunny in {city}", name="weather", args={"city": {"type": "string"}})
+    first = dspy.ReAct("question -> answer", tools=[tool])
+    second = dspy.ReAct("question -> answer", tools=[])
+    second.tools["weather"] = first.tools["weather"]
+    plain = type(first.tools["weather"])
+    with observed(first):
+        with observed(second):
+            prepared = type(first.tools["weather"])
+            assert prepared is not plain
+        assert type(first.tools["weather"]) is prepared
+    assert type(first.tools["weather"]) is plain
