@@ -5,7 +5,7 @@ scripted (`dspy_evocue.control.scripted_clerk`): it follows the house rule exact
 that very call. So the tables show what the controller makes visible and what it spends, not how well a model learns.
 
     python benchmarks/evocue_control.py            # print the tables
-    python benchmarks/evocue_control.py --write    # and put them into benchmarks/README-control.md
+    python benchmarks/evocue_control.py --write    # and put them into benchmarks/README-evocue.md
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TASKS = (
     *(f"search-{n}" for n in range(1, 17)),
 )
 PENDING = (DraftState.PENDING_VALID, DraftState.PENDING_INVALID)
-README = Path(__file__).with_name("README-control.md")
+README = Path(__file__).with_name("README-evocue.md")
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def main() -> None:
     if arguments.write:
         page = README.read_text(encoding="utf-8")
         marked = re.sub(
-            r"(<!-- tables -->\n).*(<!-- end of tables -->)",
+            r"(<!-- controller tables -->\n).*(<!-- end of controller tables -->)",
             lambda match: f"{match.group(1)}\n{text}\n\n{match.group(2)}",
             page,
             flags=re.DOTALL,

@@ -9,6 +9,7 @@ import argparse
 import time
 
 import dspy
+from dspy.utils.callback import BaseCallback
 
 from dspy_combee.testing import scripted_lm
 from dspy_evocue import CallSite, InstructionEdit, Rule, TrialRequest, attach, paired_trial, record_runs, run_trials
@@ -62,49 +63,61 @@ def calls_by_depth():
             )
 
 
-def seconds_a_call(run, *, repeats):
-    """Return the best of five means: processor time, so that a busy machine does not count."""
-    means = []
-    for _ in range(5):
-        began = time.thread_time()
-        for _ in range(repeats):
-            run()
-        means.append((time.thread_time() - began) / repeats)
-    return min(means)
+def seconds_a_call(variants, *, repeats, rounds=10):
+    """Return the best mean of each variant, in processor time; all take turns, so that a busy machine counts little."""
+    best = {}
+    for _ in range(rounds):
+        for name, run in variants.items():
+            began = time.thread_time()
+            for _ in range(repeats):
+                run()
+            mean = (time.thread_time() - began) / repeats
+            best[name] = min(mean, best.get(name, mean))
+    return best
+
+
+class Two(dspy.Module):
+    """Two predictors, one after the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = dspy.Predict("question -> answer")
+        self.second = dspy.Predict("question -> answer")
+
+    def forward(self, question):
+        """Call both."""
+        self.first(question=question)
+        return self.second(question=question)
 
 
 def overhead(repeats):
-    """Print the time that one predictor call takes: plain, with edits, and recorded."""
+    """Print the processor time that one predictor call takes: plain, in an edited program, and recorded."""
     lm = scripted_lm(lambda prompt, number: chat_reply(answer="a"))
-
-    class Two(dspy.Module):
-        def __init__(self):
-            super().__init__()
-            self.first = dspy.Predict("question -> answer")
-            self.second = dspy.Predict("question -> answer")
-
-        def forward(self, question):
-            self.first(question=question)
-            return self.second(question=question)
-
     program = Two()
-    on_first = attach(program, InstructionEdit(at=CallSite("START", "first"), text="Lesson."))
-    with_rule = attach(
-        program, InstructionEdit(at=CallSite("*", "*"), text="Lesson.", when=Rule.of(visit="first", last_tool="none"))
-    )
+
+    def edited(source, target, **when):
+        evolved = attach(program, InstructionEdit(at=CallSite(source, target), text="Lesson.", when=Rule.of(**when)))
+        return lambda: evolved(question="q")
 
     def recorded():
         with observed(program) as token, following(Execution(token, (), FeatureSet(), journal=Recorder())):
             program(question="q")
 
+    def with_a_callback():
+        with dspy.context(callbacks=[BaseCallback()]):
+            program(question="q")
+
     variants = {
         "plain": lambda: program(question="q"),
-        "an edit on one of two predictors": lambda: on_first(question="q"),
-        "an edit with a rule on both": lambda: with_rule(question="q"),
+        "plain, with a callback that does nothing": with_a_callback,
+        "an edit that never acts, from `second`": edited("second", "first"),
+        "an edit on one of two predictors, from `*`": edited("*", "first"),
+        "an edit on one of two predictors, from START": edited("START", "first"),
+        "an edit with a rule on both": edited("*", "*", visit="first", last_tool="none"),
         "recorded": recorded,
     }
     with dspy.context(lm=lm, disable_history=True):
-        taken = {name: seconds_a_call(run, repeats=repeats) / 2 for name, run in variants.items()}
+        taken = {name: seconds / 2 for name, seconds in seconds_a_call(variants, repeats=repeats).items()}
     print("\n| one predictor call | ms | added ms |\n| --- | --- | --- |")
     for name, seconds in taken.items():
         print(f"| {name} | {1000 * seconds:.3f} | {1000 * (seconds - taken['plain']):.3f} |")
@@ -112,10 +125,11 @@ def overhead(repeats):
 
 def trials_a_second(count):
     """Print how many trials a second run on one program object, with a model that takes no time and one that does."""
-    print("\n| threads | trials a second, instant model | with 50 ms a call |\n| --- | --- | --- |")
+    print("\n| threads | trials a second, instant model | with 50 ms a call | processor ms a trial |")
+    print("| --- | --- | --- | --- |")
     edit = InstructionEdit(at=CallSite("recurring", "react"), text="Lesson.")
     for threads in (1, 8, 32):
-        rates = []
+        rates, processor = [], []
         for latency in (None, lambda prompt, number: 0.05):
             lm = scripted_agent_lm(
                 lambda turn: ("look", {"room": f"r{turn.step}"}) if turn.step < 3 else ("finish", {}), latency=latency
@@ -124,15 +138,16 @@ def trials_a_second(count):
             with dspy.context(lm=lm, disable_history=True):
                 (recording,) = record_runs(agent, [EXAMPLE], solved, num_threads=1)
                 requests = [TrialRequest(edit, EXAMPLE, recording=recording)] * count
-                began = time.perf_counter()
+                began, worked = time.perf_counter(), time.process_time()
                 run_trials(agent, requests, solved, num_threads=threads, progress=False)
                 rates.append(count / (time.perf_counter() - began))
-        print(f"| {threads} | {rates[0]:.1f} | {rates[1]:.1f} |")
+                processor.append(1000 * (time.process_time() - worked) / count)
+        print(f"| {threads} | {rates[0]:.1f} | {rates[1]:.1f} | {min(processor):.0f} |")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--repeats", type=int, default=100, help="calls a timing")
+    parser.add_argument("--repeats", type=int, default=30, help="calls a timing")
     parser.add_argument("--trials", type=int, default=32, help="trials a timing")
     arguments = parser.parse_args()
     calls_by_depth()
