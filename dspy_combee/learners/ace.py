@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 import dspy
 
-from dspy_combee.errors import LMUnavailableError, MetricError
 from dspy_combee.learners.ace_curate import PlaybookCurate, ask, votes_in
 from dspy_combee.learners.ace_signatures import KeyInsights, Reflect, ReflectWithoutLabels
 from dspy_combee.learners.base import Reflection, Trajectory, Update
 from dspy_combee.learners.playbook_update import PlaybookUpdate, join_updates
+from dspy_combee.learners.run_program import run_program
 from dspy_combee.metrics import MetricCall
 from dspy_combee.playbook import Playbook, approximate_tokens, playbook_of, set_playbook
 from dspy_combee.playbook.deduplicate import Embed
@@ -27,7 +27,6 @@ from dspy_combee.playbook.limit import CountTokens
 from dspy_combee.playbook.text import split_instructions
 from dspy_combee.program_state import state_of, with_state
 from dspy_combee.provenance import SourcedLine
-from dspy_combee.runtime.retry import ErrorKind, classify_error
 from dspy_combee.trajectory_text import components_that_ran, names_of_components, render_judgement, render_run
 
 logger = logging.getLogger(__name__)
@@ -68,19 +67,7 @@ class ACELearner:
             LMUnavailableError: The model failed: there is nothing to learn from, and no score.
             MetricError: The metric raised, or returned something that is no score.
         """
-        with dspy.context(trace=[]):
-            try:
-                prediction = program(**example.inputs())
-            except Exception as error:  # noqa: BLE001 - a program that raises is a record like any other
-                _raise_if_unavailable(error)
-                trace = tuple(dspy.settings.trace)
-                words = f"{type(error).__name__}: {error}"
-                return Trajectory(record_id, example, feedback=words, trace=trace, error=words)
-            trace = tuple(dspy.settings.trace)
-        if self._metric is None:
-            return Trajectory(record_id, example, prediction, trace=trace)
-        score = _score(self._metric, example, prediction, trace)
-        return Trajectory(record_id, example, prediction, score.value, score.feedback, trace)
+        return run_program(self._metric, program, example, record_id)
 
     def reflect(self, program: Any, trajectory: Trajectory) -> Sequence[Reflection]:
         """Say what one run teaches: one reflection a predictor that an insight or a vote is about.
@@ -332,22 +319,3 @@ def _shown_playbooks(books: Mapping[str, Playbook], concerned: Sequence[str]) ->
         return book.render() if book.entries else "(empty)"
     lines = [f"[{name}/{entry.id}] {entry.text}" for name in concerned for entry in books[name].entries]
     return "\n".join(lines) or "(empty)"
-
-
-def _raise_if_unavailable(error: Exception) -> None:
-    kind = classify_error(error)
-    # A prompt that is too long is the program's own doing and happens again: a record, not an outage.
-    if kind is not ErrorKind.OTHER and type(error).__name__ != "ContextWindowExceededError":
-        raise LMUnavailableError(f"the model failed ({kind.value}): {type(error).__name__}: {error}") from error
-
-
-def _score(metric: MetricCall, example: Any, prediction: Any, trace: Any) -> Any:
-    # As `dspy.Evaluate` does: many metrics take a trace as the sign to be strict. Those of GEPA's form want to read it.
-    seen = trace if metric.accepts == 5 else None
-    try:
-        return metric(example, prediction, seen)
-    except MetricError:
-        raise
-    except Exception as error:
-        _raise_if_unavailable(error)
-        raise MetricError(f"metric {metric.name} raised {type(error).__name__}: {error}") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
@@ -71,6 +71,17 @@ class ProposalReport:
         """Whether calls were made and none gave anything that can be used."""
         aggregated = self.aggregated
         return aggregated is not None and aggregated.update is None and any(call.error for call in aggregated.calls)
+
+
+@dataclass(frozen=True, slots=True)
+class TaughtInstruction:
+    """An instruction with lessons behind its own text."""
+
+    text: str
+    lessons: tuple[Lesson, ...]
+    """Those that stand in it."""
+    left_out: tuple[Lesson, ...]
+    """Those that had to go because of `max_instruction_chars`."""
 
 
 @dataclass(slots=True)
@@ -190,6 +201,22 @@ class CombeeProposer:
         for lesson in lessons:
             known[lesson.text] = tuple(dict.fromkeys((*known.get(lesson.text, ()), *lesson.record_ids)))
 
+    def curate_for(self, candidate: Mapping[str, str], component: str, feedbacks: Iterable[str]) -> Curate:
+        """Return the one aggregation call for a component; `feedbacks` are those of the records of the batch."""
+        if self.form == "lessons":
+            known = self.lessons_of(component, candidate[component])
+            return cast("Curate", LessonCurate(repeated_advice(feedbacks), known))
+        return RewriteCurate(component, candidate, self.proposer, self.max_instruction_chars)
+
+    def with_lessons(self, component: str, current: str, update: LessonUpdate) -> TaughtInstruction:
+        """Return an instruction with the lessons of an update in place of those in it, as many as fit."""
+        own, _ = split_instruction(current)
+        known = self.lessons_of(component, current)
+        lessons = update.entries if update.covers_known else merge_in_code([*known, *update.entries])
+        kept, left_out = fit_lessons(lessons, self.max_instruction_chars - len(own) - 2)
+        self.remember_provenance(component, kept)
+        return TaughtInstruction(attach_lessons(own, kept), kept, left_out)
+
     def _find(self, wanted: _Proposal) -> _Proposal | None:
         return next((one for one in self._answered if one.key == wanted.key), None)
 
@@ -221,7 +248,8 @@ class CombeeProposer:
         is_one_call = self.aggregation.calls_for(len(read)) == 1
         is_plain = is_one_call and (self.form == "rewrite" or (not known and len(records) <= self.plain_up_to))
         reflections = as_reflections(read, component, max_chars=self._chars_a_record(len(read), is_one_call))
-        curate = self._curate(proposal.candidate, component, known, read)
+        feedbacks = [str(record.record.get("Feedback", "")) for record in read]
+        curate = self.curate_for(proposal.candidate, component, feedbacks)
         job = AggregationJob(component, reflections, curate, join=_join if self.form == "lessons" else None)
         return _Part(component, proposal.candidate, tuple(read), known, job, is_plain)
 
@@ -232,18 +260,6 @@ class CombeeProposer:
         is_shared = is_one_call and (own is not None)
         limit = own or DEFAULT_REFLECTION_CHARS
         return max(200, limit // max(1, count)) if is_shared else limit
-
-    def _curate(
-        self,
-        candidate: Mapping[str, str],
-        component: str,
-        known: tuple[Lesson, ...],
-        read: Sequence[ReflectiveRecord],
-    ) -> Curate:
-        if self.form == "lessons":
-            advice = repeated_advice(str(record.record.get("Feedback", "")) for record in read)
-            return cast("Curate", LessonCurate(advice, known))
-        return RewriteCurate(component, candidate, self.proposer, self.max_instruction_chars)
 
     def _run_plain(self, parts: Sequence[_Part]) -> None:
         """Make the wrapped proposer's own single call for parts that have but one group."""
@@ -279,12 +295,8 @@ class CombeeProposer:
 
     def _with_lessons(self, part: _Part, result: Aggregated) -> ProposalReport:
         current = part.candidate[part.component]
-        own, _ = split_instruction(current)
-        update = cast("LessonUpdate", result.update)
-        lessons = update.entries if update.covers_known else merge_in_code([*part.known, *update.entries])
-        kept, left_out = fit_lessons(lessons, self.max_instruction_chars - len(own) - 2)
-        text = attach_lessons(own, kept)
-        self.remember_provenance(part.component, kept)
+        taught = self.with_lessons(part.component, current, cast("LessonUpdate", result.update))
+        text, kept, left_out = taught.text, taught.lessons, taught.left_out
         if text == current:
             note = "the batch taught nothing that the instruction does not say"
             return ProposalReport(part.component, part.records, result, None, kept, left_out, note)

@@ -100,8 +100,7 @@ class RoundsRun:
         self._material = material
         self._name = name
         self._on_trajectories = on_trajectories
-        is_prepared = isinstance(self._learner, PreparesPrograms)
-        self._program = self._learner.prepare(student) if is_prepared else student.deepcopy()
+        self._program = _prepared(self._learner, student)
         self._source = self._make_source()
         self._policy = self._make_policy()
         self._abort = AbortSwitch()
@@ -202,9 +201,10 @@ class RoundsRun:
         if not isinstance(self._policy, BatchSizeController):
             return
         before = self._timed or self._policy.start()
-        self._timed = observe_round(self._policy, before, record)
-        if self._policy.is_profiling(before) and not self._policy.is_profiling(self._timed):
-            fit = self._policy.fit(self._timed)
+        now: ControllerState = observe_round(self._policy, before, record)
+        self._timed = now
+        if self._policy.is_profiling(before) and not self._policy.is_profiling(now):
+            fit = self._policy.fit(now)
             log = logger.warning if fit.is_fallback else logger.info
             log("Batch size %d from now on: %s.", fit.batch_size, fit.reason)
 
@@ -291,6 +291,10 @@ def bounded_controller(
         metric_calls=2 * max(1, min(limits)) if limits else None,
         num_threads=settings.executor.num_workers,
     )
+
+
+def _prepared(learner: Any, student: dspy.Module) -> Any:
+    return learner.prepare(student) if isinstance(learner, PreparesPrograms) else student.deepcopy()
 
 
 class _InterruptWatch(BaseCallback):

@@ -39,8 +39,7 @@ class RecordWork:
     def generate(self, program: Any, example: Any, record_id: str) -> Trajectory:
         """Run and score, again when the model fails in a way that passes."""
         rng = branch_rng(self.seed, "retry", record_id)
-        with self.meter.stage("generate"):
-            return call_with_retry(lambda: self.learner.generate(program, example, record_id), self.retry, rng)
+        return call_with_retry(lambda: self.learner.generate(program, example, record_id), self.retry, rng)
 
     def learn(self, program: Any, item: Any, record_id: str) -> tuple[Trajectory, Learned]:
         """Return the run and what it taught. A failed reflection does not lose the run's score.
@@ -48,7 +47,8 @@ class RecordWork:
         Raises:
             Exception: The run could not be made or scored.
         """
-        trajectory = item if isinstance(item, Trajectory) else self.generate(program, item, record_id)
+        with self.meter.stage("generate"):
+            trajectory = item if isinstance(item, Trajectory) else self.generate(program, item, record_id)
         feedback = cut_middle(trajectory.feedback, MAX_FEEDBACK_CHARS)
         try:
             with reflection_context(self.reflection_lm):

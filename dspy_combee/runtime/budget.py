@@ -159,7 +159,8 @@ class Meter:
         """The stage of what is spent outside of any `stage` block. May be changed while the run goes on."""
         self._lock = threading.Lock()
         self._in_flight = 0
-        self._by_stage: dict[str, Spend] = {} if already_spent is None else {"earlier": already_spent}
+        is_resumed = already_spent is not None and already_spent != Spend()
+        self._by_stage: dict[str, Spend] = {"earlier": already_spent} if is_resumed else {}
         self._unpriced_models: set[str] = set()
 
     @property

@@ -9,9 +9,11 @@ from dspy_combee.ace import ACE
 from dspy_combee.aggregation import make_aggregation
 from dspy_combee.aggregation.salvage import Salvage
 from dspy_combee.aggregation.scan import Scan
+from dspy_combee.combee import Combee
 from dspy_combee.contracts import AggregationContract, PromptLearnerContract
 from dspy_combee.learners.base import Entry, Reflection, TextUpdate, Trajectory
 from dspy_combee.playbook import Playbook, playbook_of
+from dspy_combee.report.result import Round
 from dspy_combee.testing import scripted_lm
 
 
@@ -132,3 +134,19 @@ def test_a_learner_under_contract_really_learns():
     changed = learner.update(program, learner.curate(program, reflections))
     assert [entry.text for entry in playbook_of(changed).entries] == [f"The code is K-{i}." for i in range(5)]
     assert Playbook.from_program(program) == Playbook()
+
+
+def test_the_third_learner_runs_under_combee_unchanged():
+    sheet = scripted_lm(lambda prompt, _: "[[ ## cheatsheet ## ]]\nall of " + " ".join(re.findall(r"K-\d", prompt)))
+    optimizer = Combee(Cheatsheet(metric, sheet), batch_size=5, progress=False, num_threads=4)
+    taught = optimizer.compile(scripted_program(), trainset=examples())
+    result = optimizer.last_result
+    lines = result.provenance.lines
+    assert lines
+    assert all(line.text in taught.signature.instructions for line in lines)
+    sources = [source for line in lines for source in result.provenance.sources_of(line.text)]
+    assert {source.example_index for source in sources} == set(range(5))
+    assert {rid for line in lines for rid in line.record_ids} == {f"r{i}" for i in range(1, 6)}
+    assert (result.stop_reason, [one.batch_size for one in result.rounds]) == ("completed", [5])
+    assert isinstance(result.rounds[0], Round)
+    assert set(result.spend_by_stage) == {"generate", "aggregation, level 1"}

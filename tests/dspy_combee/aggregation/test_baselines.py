@@ -156,8 +156,13 @@ def test_salvage_is_bounded_and_leaves_alone_what_cites_nothing():
     def citing_one(reflections):
         return TextUpdate((Entry("x", ("r0",)),))
 
-    (result,), _ = aggregate(Salvage(Scan(), group_size=2, max_calls=3), [job(40, citing_one)])
-    assert [call.stage for call in result.calls].count("salvage") == 3
+    for count, merged in ((40, 1), (400, 1)):
+        (result,), _ = aggregate(Salvage(Scan()), [job(count, citing_one)])
+        stages = [call.stage for call in result.calls]
+        assert stages.count("salvage, merged") == merged
+        assert 2 <= stages.count("salvage") + merged <= max(2, stages.count("level 1") / 4)
+    largest = max(len(call.record_ids) for call in result.calls if call.stage == "level 1")
+    assert all(len(call.record_ids) <= largest for call in result.calls if call.stage == "salvage")
     (silent,), _ = aggregate(Salvage(Scan()), [job(40, lambda reflections: TextUpdate((Entry("x"),)))])
     assert "salvage" not in [call.stage for call in silent.calls]
 
@@ -165,5 +170,7 @@ def test_salvage_is_bounded_and_leaves_alone_what_cites_nothing():
 def test_wrong_numbers_are_named():
     with pytest.raises(ValueError, match="group_size must be at least 1, got 0"):
         Salvage(Scan(), group_size=0)
+    with pytest.raises(ValueError, match="max_share must be above 0, got 0"):
+        Salvage(Scan(), max_share=0)
     with pytest.raises(ValueError, match="clusters must be at least 1"):
         TopK(clusters=0)
