@@ -7,7 +7,7 @@ sides, and what that call does not settle is kept. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -51,6 +51,39 @@ def find_conflicts(texts: Sequence[str], *, alike: float = ALIKE) -> tuple[Confl
         for word in words[index]:
             seen.setdefault(word, []).append(index)
     return tuple(sorted(found, key=lambda conflict: (conflict.first, conflict.second)))
+
+
+def side_by_side(conflict: Conflict, record_ids: Sequence[Sequence[str]]) -> str:
+    """Return a pair by its numbers (from 1) with the records behind each side, as a call is shown it.
+
+    Args:
+        conflict: The pair.
+        record_ids: The records behind each lesson, by position.
+    """
+    sides = ((position + 1, record_ids[position]) for position in (conflict.first, conflict.second))
+    return " <-> ".join(
+        f"{number} ({len(ids)} record{'' if len(ids) == 1 else 's'}: {', '.join(ids) or '-'})" for number, ids in sides
+    )
+
+
+def refuted_numbers(
+    named: Iterable[int], conflicts: Sequence[Conflict], record_ids: Sequence[Sequence[str]]
+) -> frozenset[int]:
+    """Return the numbers (from 1) that may go: named, in a shown pair, with no more records than the side that stays.
+
+    Args:
+        named: The numbers that the call wants to go.
+        conflicts: The pairs that it was shown.
+        record_ids: The records behind each lesson, by position.
+    """
+    wanted = frozenset(named)
+    refuted: set[int] = set()
+    for conflict in conflicts:
+        for loser, winner in ((conflict.first, conflict.second), (conflict.second, conflict.first)):
+            has_evidence = len(record_ids[loser]) <= len(record_ids[winner])
+            if loser + 1 in wanted and winner + 1 not in wanted | refuted and has_evidence:
+                refuted.add(loser + 1)
+    return frozenset(refuted)
 
 
 def _contradict(one: str, other: str) -> bool:

@@ -38,6 +38,23 @@ class ReviseLessons(dspy.Signature):
     operations: str = dspy.OutputField(desc="one operation a line, or NONE")
 
 
+class ReviseContradictingLessons(dspy.Signature):
+    """Tidy a numbered list of rules without losing any of them.
+
+    Answer with operations, one a line; rules that you do not mention stay as they are:
+    `MERGE 2, 5: one text that says everything both rules say` when rules overlap,
+    `DROP 4` when another rule says all that rule 4 says,
+    `GROUP 1, 3: heading` to put related rules together.
+    Keep every code, label, name, number and condition in a merged text.
+    Some pairs may contradict each other. Where they do, `DROP` the side with less evidence; where both can hold, keep
+    both, or `MERGE` them into one text that says when each holds.
+    """
+
+    rules: str = dspy.InputField(desc="the rules, one a line, each with its number")
+    contradictions: str = dspy.InputField(desc="pairs of numbers, each side with the records that taught it")
+    operations: str = dspy.OutputField(desc="one operation a line, or NONE")
+
+
 class CombineInstructions(dspy.Signature):
     """Combine several proposed instructions for an assistant into one.
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import dspy
 
-from dspy_combee.conflicts import Conflict, find_conflicts
+from dspy_combee.conflicts import find_conflicts, refuted_numbers, side_by_side
 from dspy_combee.errors import ReflectionError
 from dspy_combee.learners.ace_signatures import Curate, CuratedOperation, MergeLessons
 from dspy_combee.learners.base import Reflection
@@ -122,12 +122,14 @@ class PlaybookCurate:
         if len(lessons) < 2:
             return joined
         conflicts = find_conflicts([lesson.text for lesson in lessons])
+        evidence = [lesson.record_ids for lesson in lessons]
         reply = ask(
             MergeLessons,
             lessons="\n".join(_numbered(number, lesson) for number, lesson in enumerate(lessons, start=1)),
-            contradictions="\n".join(_side_by_side(conflict, lessons) for conflict in conflicts) or "none",
+            contradictions="\n".join(side_by_side(conflict, evidence) for conflict in conflicts) or "none",
         )
-        refuted = _refuted(reply.refuted, conflicts, lessons)
+        named = (int(number) for number in re.findall(r"\d+", reply.refuted or ""))
+        refuted = refuted_numbers(named, conflicts, evidence)
         kept = [lesson for number, lesson in enumerate(lessons, start=1) if number not in refuted]
         renumbered = {
             old: new for new, old in enumerate((n for n in range(1, len(lessons) + 1) if n not in refuted), 1)
@@ -214,20 +216,3 @@ def _loses(text: str, old: Sequence[PlaybookEntry]) -> bool:
 
 def _numbered(number: int, lesson: Lesson) -> str:
     return f"{number}. ({lesson.heading}) {lesson.text} [{', '.join(lesson.record_ids)}]"
-
-
-def _side_by_side(conflict: Conflict, lessons: Sequence[Lesson]) -> str:
-    sides = ((position + 1, lessons[position].record_ids) for position in (conflict.first, conflict.second))
-    return " <-> ".join(f"{number} ({len(ids)} records: {', '.join(ids) or '-'})" for number, ids in sides)
-
-
-def _refuted(reply: str, conflicts: Sequence[Conflict], lessons: Sequence[Lesson]) -> set[int]:
-    """Return the numbers that may go: named by the model, in a shown pair, with no more records than the other side."""
-    named = {int(number) for number in re.findall(r"\d+", reply or "")}
-    refuted: set[int] = set()
-    for conflict in conflicts:
-        for loser, winner in ((conflict.first, conflict.second), (conflict.second, conflict.first)):
-            has_evidence = len(lessons[loser].record_ids) <= len(lessons[winner].record_ids)
-            if loser + 1 in named and winner + 1 not in named | refuted and has_evidence:
-                refuted.add(loser + 1)
-    return refuted

@@ -15,6 +15,7 @@ from typing import Any
 
 import dspy
 
+from dspy_combee.conflicts import Conflict, find_conflicts, refuted_numbers, side_by_side
 from dspy_combee.errors import ReflectionError
 from dspy_combee.learners.base import Entry, Reflection, TextUpdate, Update
 from dspy_combee.lessons import (
@@ -31,7 +32,7 @@ from dspy_combee.lessons import (
 from dspy_combee.records import render_value
 from dspy_combee.replies import recover_instruction, recover_list, refuse_cut_reply, usable_instruction, usable_text
 from dspy_combee.rule_sentences import rule_sentences
-from dspy_combee.signatures import CombineInstructions, ExtractLessons, ReviseLessons
+from dspy_combee.signatures import CombineInstructions, ExtractLessons, ReviseContradictingLessons, ReviseLessons
 
 _OPERATION_LINE = re.compile(r"^\W*(MERGE|DROP|GROUP)\W+((?:\d+\s*(?:,|and|&|\+)?\s*)+)(?::\s*(.*))?", re.IGNORECASE)
 
@@ -79,8 +80,14 @@ class LessonCurate:
         if len(lessons) < 2:
             return LessonUpdate(lessons, covers_known=True)
         numbered = "\n".join(f"{number}. {lesson.text}" for number, lesson in enumerate(lessons, start=1))
-        reply = _ask(ReviseLessons, "operations", rules=numbered)
-        return LessonUpdate(apply_operations(lessons, parse_operations(reply)).lessons, covers_known=True)
+        conflicts = find_conflicts([lesson.text for lesson in lessons])
+        if not conflicts:
+            reply = _ask(ReviseLessons, "operations", rules=numbered)
+            return LessonUpdate(apply_operations(lessons, parse_operations(reply)).lessons, covers_known=True)
+        evidence = [lesson.record_ids for lesson in lessons]
+        pairs = "\n".join(side_by_side(conflict, evidence) for conflict in conflicts)
+        reply = _ask(ReviseContradictingLessons, "operations", rules=numbered, contradictions=pairs)
+        return LessonUpdate(settled(lessons, parse_operations(reply), conflicts), covers_known=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +124,23 @@ class RewriteCurate:
         current = self.candidate[self.component]
         reply = _ask(CombineInstructions, "new_instruction", current_instruction=current, proposals=proposals)
         return recover_instruction(reply)
+
+
+def settled(
+    lessons: Sequence[Lesson], operations: Sequence[Operation], conflicts: Sequence[Conflict]
+) -> tuple[Lesson, ...]:
+    """Return the lessons after operations that may also drop a side of a contradiction.
+
+    A side goes only when no fewer records stand behind the other, which stays; every other operation is checked as
+    always.
+    """
+    dropped = [operation.number for operation in operations if isinstance(operation, Drop)]
+    refuted = refuted_numbers(dropped, conflicts, [lesson.record_ids for lesson in lessons])
+    # Only what stays is numbered anew, so the operations are applied first; a drop that loses something is refused.
+    others = [one for one in operations if not (isinstance(one, Drop) and one.number in refuted)]
+    used = {number for one in others if not isinstance(one, Drop) for number in one.numbers}
+    gone = {lessons[number - 1] for number in refuted - used}
+    return tuple(lesson for lesson in apply_operations(lessons, others).lessons if lesson not in gone)
 
 
 def join_lessons(updates: Sequence[LessonUpdate]) -> LessonUpdate:

@@ -98,6 +98,32 @@ def delay_chart(fit: DelayFit) -> Html:
     return _svg("Delay of an epoch by batch size", join([frame, pick, line, *marks, name]))
 
 
+def front_chart(points: Sequence[ScorePoint], *, axis_title: str, score_title: str = "score") -> Html:
+    """Draw what was reached against what it took, the latter logarithmic; the front of the best is a line.
+
+    Args:
+        points: Each setting with its cost (above 0) as position; an empty chart without any.
+        axis_title: What the horizontal axis counts.
+        score_title: What the vertical axis counts.
+    """
+    shown = [point for point in points if math.isfinite(point.score) and point.position > 0]
+    if not shown:
+        return Html("")
+    positions = [point.position for point in shown]
+    across = _Axis(min(positions) / 1.3, max(positions) * 1.3, _LEFT, WIDTH - _RIGHT, is_log=True)
+    up = _Axis(0.0, max(1.0, *(point.score for point in shown)), HEIGHT - _BOTTOM, _TOP)
+    front: list[ScorePoint] = []
+    for point in sorted(shown, key=lambda point: (point.position, -point.score)):
+        if not front or point.score > front[-1].score:
+            front.append(point)
+    marks = [_mark(across(point.position), up(point.score), point.label) for point in shown]
+    names = [_label(across(one.position), up(one.score) - 9, one.label.partition(":")[0], "middle") for one in front]
+    line = element("path", d=_path(across, up, [(one.position, one.score) for one in front]), classes="line")
+    ticks = [(value, f"{value:,.6g}") for value in _log_ticks(across.low, across.high)]
+    frame = _frame(across, up, ticks, _ticks(up), axis_title, score_title)
+    return _svg(f"{score_title} by {axis_title}", join([frame, line, *marks, *names]))
+
+
 def _curve(fit: DelayFit, low: float, high: float) -> list[tuple[float, float]]:
     if fit.curve is None:
         return []

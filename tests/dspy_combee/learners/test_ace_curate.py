@@ -136,7 +136,7 @@ def test_a_last_call_that_would_lose_something_loses_nothing():
 def test_contradictions_are_shown_with_their_evidence_and_the_weaker_side_may_go():
     lessons = [("Late goods from France get L-9.", ("r1", "r2")), ("Late goods from France get L-8.", ("r3",))]
     update, engine = merged(lessons, refuted="2")
-    assert "1 (2 records: r1, r2) <-> 2 (1 records: r3)" in engine.prompts[0]
+    assert "1 (2 records: r1, r2) <-> 2 (1 record: r3)" in engine.prompts[0]
     assert [op.text for op in update.operations] == ["Late goods from France get L-9."]
     update, _ = merged(lessons, refuted="1")
     assert len(update.operations) == 2

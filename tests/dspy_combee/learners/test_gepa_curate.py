@@ -1,9 +1,12 @@
+import dspy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dspy_combee.learners.gepa_curate import parse_operations, read_lessons
-from dspy_combee.lessons import Drop, Group, Lesson, Merge
+from dspy_combee.learners.base import Reflection
+from dspy_combee.learners.gepa_curate import LessonCurate, parse_operations, read_lessons
+from dspy_combee.lessons import Drop, Group, Lesson, LessonUpdate, Merge
+from dspy_combee.testing import scripted_lm
 
 
 def item(record_id, rule):
@@ -57,3 +60,35 @@ def test_operations_are_read_and_everything_else_is_ignored():
 @given(st.text(max_size=300))
 def test_any_reply_gives_operations(reply):
     assert isinstance(parse_operations(reply), tuple)
+
+
+def lessons_in_conflict():
+    return [
+        Lesson("Returns over $50 get code A1.", ("r1", "r2", "r3")),
+        Lesson("Returns over $50 get code B2.", ("r4",)),
+        Lesson("Lost parcels are claimed in 5 days.", ("r5",)),
+    ]
+
+
+def revise(reply, lessons):
+    lm = scripted_lm(lambda prompt, _: f"[[ ## operations ## ]]\n{reply}\n\n[[ ## completed ## ]]")
+    upper = [Reflection("x", lesson.record_ids, update=LessonUpdate((lesson,))) for lesson in lessons]
+    with dspy.context(lm=lm):
+        return LessonCurate()(upper).entries, lm.engine.prompts[0]
+
+
+def test_the_last_call_sees_a_contradiction_with_the_evidence_of_both_sides():
+    entries, prompt = revise("DROP 2", lessons_in_conflict())
+    assert "1 (3 records: r1, r2, r3) <-> 2 (1 record: r4)" in prompt
+    assert [entry.text for entry in entries] == [lessons_in_conflict()[0].text, lessons_in_conflict()[2].text]
+
+
+@pytest.mark.parametrize("reply", ["DROP 1", "DROP 3", "DROP 1, 2", "NONE"])
+def test_the_side_with_more_evidence_stays_and_so_does_what_is_in_no_pair(reply):
+    entries, _ = revise(reply, lessons_in_conflict())
+    assert len(entries) == 3
+
+
+def test_without_a_contradiction_nothing_is_said_of_one():
+    _, prompt = revise("NONE", lessons_in_conflict()[1:])
+    assert "contradict" not in prompt

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dspy_combee.batch_size import BatchSizeController, Observation
-from dspy_combee.report.charts import HEIGHT, WIDTH, ScorePoint, delay_chart, score_chart
+from dspy_combee.report.charts import HEIGHT, WIDTH, ScorePoint, delay_chart, front_chart, score_chart
 from dspy_combee.report.html import score_history
 
 NUMBERS = re.compile(r"-?\d+(?:\.\d+)?")
@@ -78,3 +78,12 @@ def test_delay_chart_stays_inside_for_any_timings(seconds):
     svg = delay_chart(controller.fit(state))
     assert all(0 <= x <= WIDTH and 0 <= y <= HEIGHT for x, y in points_of(svg))
     assert "nan" not in svg
+
+
+def test_the_front_is_drawn_through_what_nothing_cheaper_beats():
+    points = [ScorePoint(10, 0.5, "a: 50"), ScorePoint(100, 0.4, "b: 40"), ScorePoint(1000, 0.9, "c: 90")]
+    chart = front_chart(points, axis_title="seconds", score_title="kept")
+    assert len(points_of(chart)) == 3
+    names = re.findall(r">([abc])</text>", chart)
+    assert names == ["a", "c"]
+    assert front_chart([], axis_title="seconds") == ""
