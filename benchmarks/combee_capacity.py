@@ -193,15 +193,16 @@ class Figure:
 
     def copies(self, batch: int = 50) -> None:
         """Print the sweep over the copies of each reflection."""
-        print(f"### Copies at batch {batch}, square-root groups\n")
+        print(f"### Copies at batch {batch}\n")
         rows = []
-        for p in range(1, 6):
-            cells: list[object] = [p]
-            for is_checked in (False, True):
-                got = self.aggregated(Scan(duplication=p), batch, is_checked=is_checked)
-                cells.append(interval([len(one.rules) / batch for one in got]))
-            rows.append((*cells, got[0].calls, f"{got[0].seconds:.2f}"))
-        table(("p", "rewriting upper level, %", "checked upper level, %", "calls", "delay, s"), rows)
+        for size in (None, 3):
+            for p in range(1, 6):
+                cells: list[object] = ["sqrt" if size is None else size, p]
+                for is_checked in (False, True):
+                    got = self.aggregated(Scan(duplication=p, group_size=size), batch, is_checked=is_checked)
+                    cells.append(interval([len(one.rules) / batch for one in got]))
+                rows.append((*cells, got[0].calls, f"{got[0].seconds:.2f}"))
+        table(("group size", "p", "rewriting upper level, %", "checked upper level, %", "calls", "delay, s"), rows)
 
     def aggregations(self, sizes: Sequence[int]) -> None:
         """Print every aggregation on one batch."""

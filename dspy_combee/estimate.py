@@ -122,11 +122,11 @@ def estimate_rounds(
     return Estimate(
         metric_calls=runs,
         iterations=plan.epochs * -(-size // smallest),
-        aggregation_calls=components * _most_aggregation_calls(settings, total, plan.epochs, smallest, largest),
+        aggregation_calls=components * _most_aggregation_calls(settings, size, plan.epochs, smallest, largest),
         task_calls=None if per_example is None else runs * per_example,
         largest_batch=largest,
         reasons=(
-            f"{plan.epochs} epochs of {size} examples, batches of {smallest} to {largest}",
+            f"epochs: {plan.epochs}, of {size} examples, in batches of {smallest} to {largest}",
             f"at most {validations} validations of {val_size} examples",
             "calls repeated after failures, and calls split for the length of their records, are not included",
         ),
@@ -134,11 +134,13 @@ def estimate_rounds(
     )
 
 
-def _most_aggregation_calls(settings: RunSettings, total: int, epochs: int, smallest: int, largest: int) -> int:
-    """Return how many calls `total` examples take in batches within these sizes, the last of an epoch being smaller."""
+def _most_aggregation_calls(settings: RunSettings, size: int, epochs: int, smallest: int, largest: int) -> int:
+    """Return how many calls the epochs take in batches within these sizes, the last of an epoch being smaller."""
     calls = [settings.aggregation.calls_for(count) for count in range(largest + 1)]
+    if smallest == largest:
+        return epochs * (size // largest * calls[largest] + calls[size % largest])
     an_example = max(calls[count] / count for count in range(smallest, largest + 1))
-    return math.ceil(total * an_example) + epochs * max(calls[:smallest])
+    return math.ceil(epochs * size * an_example) + epochs * max(calls[:smallest])
 
 
 def calls_per_rollout(program: dspy.Module) -> int | None:

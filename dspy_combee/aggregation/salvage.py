@@ -119,7 +119,9 @@ class Salvage:
             for answer in merged:
                 if answer.call.job_index == index:
                     records.append(answer.record)
-                    update = answer.update or update
+                    # A rewriting call may lose more than was salvaged: then what was there before stays.
+                    is_worth_it = answer.update is not None and len(_cited(answer.update)) >= len(_cited(update))
+                    update = answer.update if is_worth_it else update
             added.append(_with(result, job, update, records))
         return added
 
@@ -136,7 +138,7 @@ def _uncited(job: AggregationJob, result: Aggregated) -> list[Reflection]:
 def _with(result: Aggregated, job: AggregationJob, update: Update | None, records: Sequence[object]) -> Aggregated:
     if not records:
         return result
-    cited = {record_id for entry in (update.entries if update else ()) for record_id in entry.record_ids}
+    cited = _cited(update)
     still = tuple(record_id for record_id in result.uncited if record_id not in cited)
     note = f"{len(result.uncited) - len(still)} of {len(result.uncited)} uncited records were salvaged"
     return replace(
@@ -146,6 +148,10 @@ def _with(result: Aggregated, job: AggregationJob, update: Update | None, record
         uncited=still,
         note="; ".join(text for text in (result.note, note) if text),
     )
+
+
+def _cited(update: Update | None) -> set[str]:
+    return {record_id for entry in (update.entries if update else ()) for record_id in entry.record_ids}
 
 
 def _as_reflection(update: Update | None, component: str) -> Reflection:

@@ -167,6 +167,19 @@ def test_salvage_is_bounded_and_leaves_alone_what_cites_nothing():
     assert "salvage" not in [call.stage for call in silent.calls]
 
 
+def test_a_salvage_that_loses_more_than_it_finds_is_not_taken():
+    class Rewriting(Forgetful):
+        def __call__(self, reflections):
+            update = super().__call__(reflections)
+            is_salvage = any("r5" in reflection.record_ids for reflection in reflections[1:])
+            return TextUpdate(update.entries[:1]) if reflections[0].update and is_salvage else update
+
+    plain, _ = aggregate(Scan(duplication=1), [job(9, Rewriting())])
+    (salvaged,), _ = aggregate(Salvage(Scan(duplication=1)), [job(9, Rewriting())])
+    assert [call.stage for call in salvaged.calls][-1] == "salvage, merged"
+    assert salvaged.update == plain[0].update
+
+
 def test_wrong_numbers_are_named():
     with pytest.raises(ValueError, match="group_size must be at least 1, got 0"):
         Salvage(Scan(), group_size=0)
