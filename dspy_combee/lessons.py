@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from dspy_combee.specifics import contains_rule, lost_specifics, polarity_words
+from dspy_combee.specifics import contains_rule, coverage, lost_specifics, polarity_words
 from dspy_combee.twins import TwinIndex
 
 OPENING = "<learned_lessons>"
@@ -68,6 +68,10 @@ class Group:
 
 
 Operation = Merge | Drop | Group
+
+MERGE_COVERAGE = 0.6
+"""The part of a lesson's meaningful words that a merged text must have: without specific tokens nothing else tells a
+merged rule from any other text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +216,8 @@ def _apply_drop(standing: dict[int, Lesson], drop: Drop) -> str:
 
 def _apply_group(standing: dict[int, Lesson], group: Group) -> str:
     heading = one_line(group.heading)
-    if not heading:
-        return f"{group}: the heading is blank"
+    if heading.casefold() in ("", "heading"):
+        return f"{group}: the heading must say something, got {heading!r}"
     for number in group.numbers:
         standing[number] = replace(standing[number], heading=heading)
     return ""
@@ -228,6 +232,9 @@ def _apply_merge(standing: dict[int, Lesson], merge: Merge) -> str:
     lost = lost_specifics(text, parts)
     if lost:
         return f"{merge}: the text loses {', '.join(lost)}"
+    thinned = [part for part in parts if coverage(text, part) < MERGE_COVERAGE]
+    if thinned:
+        return f"{merge}: the text leaves out most of {thinned[0]!r}"
     if not frozenset().union(*(polarity_words(part) for part in parts)) <= polarity_words(text):
         return f"{merge}: the text loses a negation or bound"
     merged = replace(standing[numbers[0]], text=text)

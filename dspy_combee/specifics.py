@@ -89,6 +89,12 @@ def same_order(one: str, other: str) -> bool:
     return list(dict.fromkeys(first)) == list(dict.fromkeys(second))
 
 
+def coverage(text: str, part: str) -> float:
+    """Return the share of a part's meaningful words that a text has, 0 to 1."""
+    wanted = content_words(part)
+    return len(wanted & content_words(text)) / len(wanted) if wanted else 1.0
+
+
 def similarity(one: str, other: str) -> float:
     """Return the share of meaningful words that two texts have in common, 0 to 1 (Jaccard)."""
     first, second = content_words(one), content_words(other)

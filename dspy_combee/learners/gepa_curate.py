@@ -66,7 +66,8 @@ class LessonCurate:
         items = _ask_for_list(ExtractLessons, "lessons", records="\n\n".join(item.text for item in reflections))
         allowed = [rid for reflection in reflections for rid in reflection.record_ids]
         cases = {rid: _case(reflection) for reflection in reflections for rid in reflection.record_ids}
-        return LessonUpdate(merge_in_code(self._trimmed(lesson, cases) for lesson in read_lessons(items, allowed)))
+        trimmed = (self._trimmed(lesson, cases) for lesson in read_lessons(items, allowed))
+        return LessonUpdate(merge_in_code(lesson for lesson in trimmed if not _repeats_case(lesson, cases)))
 
     def _trimmed(self, lesson: Lesson, cases: Mapping[str, str]) -> Lesson:
         """Cut a lesson down to its rule, where the model copied the feedback around it too."""
@@ -257,6 +258,12 @@ def _case(reflection: Reflection) -> str:
     """Return what a record says of its own case: everything but the feedback."""
     record = reflection.details if isinstance(reflection.details, Mapping) else {}
     return " ".join(render_value(value) for key, value in record.items() if key != "Feedback")
+
+
+def _repeats_case(lesson: Lesson, cases: Mapping[str, str]) -> bool:
+    """Whether a lesson only repeats what a record was given or answered, which is the case and not its rule."""
+    text = one_line(lesson.text).casefold()
+    return any(text in one_line(case).casefold() for case in cases.values())
 
 
 def _last_entry(predictor: Any) -> dict[str, Any] | None:

@@ -179,3 +179,15 @@ def test_the_best_supported_lessons_stay_when_room_is_short():
 
 def test_an_update_shows_the_records_of_each_lesson():
     assert LessonUpdate((Lesson("refund: K-17", ("r1", "r2")),)).render() == "[r1, r2] refund: K-17"
+
+
+def test_a_merge_of_lessons_without_specific_tokens_must_still_say_what_they_say():
+    lessons = [Lesson("Ask for the receipt before a refund"), Lesson("Ask for the receipt before an exchange")]
+    assert apply_operations(lessons, [Merge((1, 2), "heading")]).lessons == tuple(lessons)
+    merged = apply_operations(lessons, [Merge((1, 2), "Ask for the receipt before a refund or an exchange")])
+    assert len(merged.lessons) == 1
+
+
+def test_a_heading_that_is_only_the_word_is_refused():
+    lessons = [Lesson("a: K-1"), Lesson("b: K-2")]
+    assert apply_operations(lessons, [Group((1, 2), "heading")]).lessons == tuple(lessons)

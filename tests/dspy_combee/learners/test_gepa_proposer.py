@@ -199,3 +199,13 @@ def test_accepted_operations_shorten_and_refused_ones_change_nothing(make_world)
 def test_wrong_settings_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         CombeeProposer(**arguments)
+
+
+def test_a_lesson_that_only_repeats_the_case_is_no_rule(make_world):
+    def repeat(prompt, _number):
+        if asks_for_lessons(prompt):
+            return lessons_reply([("r1", "q1"), ("r1", "code K-1")])
+        return "[[ ## operations ## ]]\nNONE"
+
+    (text,) = ask(make_world(reflect=repeat), CombeeProposer(), {"self": records(*range(5))}).values()
+    assert [lesson.text for lesson in split_instruction(text)[1]] == ["code K-1"]
