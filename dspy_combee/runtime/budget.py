@@ -159,8 +159,8 @@ class Meter:
         """The stage of what is spent outside of any `stage` block. May be changed while the run goes on."""
         self._lock = threading.Lock()
         self._in_flight = 0
-        is_resumed = already_spent is not None and already_spent != Spend()
-        self._by_stage: dict[str, Spend] = {"earlier": already_spent} if is_resumed else {}
+        earlier = already_spent or Spend()
+        self._by_stage: dict[str, Spend] = {} if earlier == Spend() else {"earlier": earlier}
         self._unpriced_models: set[str] = set()
 
     @property
