@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         deepcopy_environment,
         reexecuting_environment,
     )
+    from dspy_evocue.errors import StoppedByMetricError
     from dspy_evocue.evocue import EvoCUE
     from dspy_evocue.features import RunState
     from dspy_evocue.frozen_evaluation import compare
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from dspy_evocue.rules import FeatureTest, FittedRule, Rule, fit_rule
     from dspy_evocue.site_map import list_sites
     from dspy_evocue.trial_record import TrialRecord
-    from dspy_evocue.trial_runs import TrialRequest, record_runs, run_trials
+    from dspy_evocue.trial_runs import TrialRequest, TrialsInterrupted, record_runs, run_trials
     from dspy_evocue.trials import paired_trial
 
 _HOME = {
@@ -61,6 +62,8 @@ _HOME = {
     "Robust": "dspy_evocue.acceptance",
     "Rule": "dspy_evocue.rules",
     "RunState": "dspy_evocue.features",
+    "StoppedByMetricError": "dspy_evocue.errors",
+    "TrialsInterrupted": "dspy_evocue.trial_runs",
     "SkillEdit": "dspy_evocue.control.skill_edit",
     "SkillOperation": "dspy_evocue.control.skills",
     "Spend": "dspy_combee.runtime.budget",
@@ -105,6 +108,8 @@ __all__ = [
     "Robust",
     "Rule",
     "RunState",
+    "StoppedByMetricError",
+    "TrialsInterrupted",
     "SkillEdit",
     "SkillOperation",
     "Spend",
