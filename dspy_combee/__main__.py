@@ -55,9 +55,9 @@ def _real(options: argparse.Namespace) -> tuple[Any, Any, Any]:
     print(f"Task model: {task_lm.model}, reflection model: {reflection_lm.model}\n")
     size = TourOptions(
         train=24,
-        val=12,
-        test=24,
-        metric_calls=100,
+        val=8,
+        test=20,
+        metric_calls=90,
         num_threads=options.threads,
         gepa_rounds=2,
         score_gepa=False,
