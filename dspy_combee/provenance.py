@@ -46,7 +46,7 @@ class Provenance:
 
     lines: tuple[SourcedLine, ...] = ()
     """The learned lines of the final program, in order."""
-    sources: Mapping[str, RecordSource] = field(default_factory=dict)
+    sources: Mapping[str, RecordSource] = field(default_factory=dict[str, RecordSource])
     """Every record that an aggregation has read, by id."""
 
     def sources_of(self, text: str) -> tuple[RecordSource, ...]:

@@ -66,7 +66,7 @@ def keeps_specifics(text: str, parts: tuple[str, ...]) -> bool:
 def lost_specifics(text: str, parts: tuple[str, ...]) -> tuple[str, ...]:
     """Return the specific tokens of the parts that the text lacks, sorted."""
     folded = " ".join(text.casefold().split())
-    wanted = frozenset().union(*(specific_tokens(part) for part in parts))
+    wanted = frozenset[str]().union(*(specific_tokens(part) for part in parts))
     return tuple(sorted(token for token in wanted if not _has_token(folded, token)))
 
 
