@@ -42,7 +42,7 @@ def test_fast_tour_shows_score_before_rounds_sources_and_score_after(fast_tour):
 
 def test_fast_tour_compares_with_plain_gepa_at_its_own_batch(fast_tour):
     tour, _ = fast_tour
-    assert "Plain dspy.GEPA:" in tour.stdout
+    assert "Plain dspy.GEPA, batches of 3" in tour.stdout
 
 
 def test_report_is_written_where_the_user_wants_it(fast_tour):
