@@ -91,8 +91,9 @@ def test_it_is_ready_only_when_it_is_healthy(model_that):
 
 
 def test_a_server_that_never_becomes_healthy_is_given_up_with_its_last_log_lines(model_that):
-    with pytest.raises(LocalModelError, match=r"healthy within 1 seconds and was not(.|\n)*loading the stand-in"):
-        start(model_that(unhealthy_calls=10**9), start_seconds=1)
+    # Long enough for a process to start and to log its first line on a busy machine.
+    with pytest.raises(LocalModelError, match=r"healthy within 8 seconds and was not(.|\n)*loading the stand-in"):
+        start(model_that(unhealthy_calls=10**9), start_seconds=8)
 
 
 def test_a_server_that_hangs_while_loading_is_given_up_and_ended(model_that):
