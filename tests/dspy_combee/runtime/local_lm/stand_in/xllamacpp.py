@@ -13,6 +13,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 
+class _QuietServer(ThreadingHTTPServer):
+    """Say nothing of a client that hangs up: its traceback would push the log's own lines out of an error's tail."""
+
+    def handle_error(self, request, client_address):
+        pass
+
+
 class CommonParams:
     def __init__(self):
         self.model = SimpleNamespace(path="")
@@ -36,7 +43,7 @@ class Server:
         if behaviour.get("load") == "crashes":
             os._exit(9)
         _Handler.behaviour, _Handler.params = behaviour, params
-        server = ThreadingHTTPServer((params.hostnames[0], params.port), _Handler)
+        server = _QuietServer((params.hostnames[0], params.port), _Handler)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         self.listening_address = f"http://127.0.0.1:{server.server_port}"
 
