@@ -246,7 +246,7 @@ class CombeeProposer:
         read = without_perfect(records, self.hooks.perfect_score)
         known = self.lessons_of(component, proposal.candidate[component])
         is_one_call = self.aggregation.calls_for(len(read)) == 1
-        is_plain = is_one_call and (self.form == "rewrite" or (not known and len(records) <= self.plain_up_to))
+        is_plain = is_one_call and (self.form == "rewrite" or not known) and len(records) <= self.plain_up_to
         reflections = as_reflections(read, component, max_chars=self._chars_a_record(len(read), is_one_call))
         feedbacks = [str(record.record.get("Feedback", "")) for record in read]
         curate = self.curate_for(proposal.candidate, component, feedbacks)
