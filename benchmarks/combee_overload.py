@@ -2,24 +2,33 @@
 
 Each reflection is a paragraph of feedback with one specific rule inside general advice. Kept is strict: the code of a
 rule and both words of its condition in one sentence or line of the result. The embedded 1.5B model answers, through
-the proposer that `Combee` uses; `--lm` names another one.
+the proposer that `Combee` uses; `--lm` names another one. A run that is stopped goes on where it was when it is started
+again with the same `--out`; `--table` prints what such files hold.
 
-    python benchmarks/combee_overload.py --counts 25 --seeds 0 1
+    python benchmarks/combee_overload.py --counts 5 10 20 40 80 --seeds 0 1 2 --out overload.jsonl
+    python benchmarks/combee_overload.py --table overload.jsonl
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import random
 import re
+import statistics
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, get_args
 
 import dspy
 
-from dspy_combee import CombeeProposer, Scan, SinglePass, resolve_lm
+from dspy_combee import CombeeProposer, Salvage, Scan, SinglePass, resolve_lm
+from dspy_combee.aggregation import make_aggregation
 from dspy_combee.aggregation.base import Aggregation
+from dspy_combee.learners.gepa_proposer import Form, ProposalReport, ProposerHooks
 from dspy_combee.runtime.budget import Meter
 from dspy_combee.runtime.execution.threads import ThreadExecutor
 
@@ -105,62 +114,190 @@ def make_record(rule: Rule, rng: random.Random, *, bare: bool) -> dict[str, obje
     }
 
 
-def variants(names: list[str]) -> Iterator[tuple[str, Aggregation, str]]:
-    known: dict[str, tuple[Aggregation, str]] = {
-        "single pass, rewrite": (SinglePass(), "rewrite"),
-        "single pass, lessons": (SinglePass(), "lessons"),
-        "scan, rewrite, p=1": (Scan(duplication=1), "rewrite"),
-        "scan, rewrite, p=2": (Scan(duplication=2), "rewrite"),
-        "scan, lessons, p=1": (Scan(duplication=1), "lessons"),
-        "scan, lessons, p=2": (Scan(duplication=2), "lessons"),
-        "scan, lessons, p=3": (Scan(duplication=3), "lessons"),
+@dataclass(frozen=True)
+class Variant:
+    """One aggregation in one form; some settings depend on how many reflections there are."""
+
+    aggregation: Callable[[int], Aggregation]
+    form: Form
+
+
+def variants() -> dict[str, Variant]:
+    """Return every aggregation that is compared, by its name in the tables."""
+    found: dict[str, Variant] = {}
+    for form in get_args(Form):
+        found[f"single pass, {form}"] = Variant(lambda _: SinglePass(), form)
+        for name in ("summarize", "hierarchical", "top_k"):
+            found[f"{name}, {form}"] = Variant(lambda _, name=name: make_aggregation(name), form)
+        for copies in (1, 2, 3):
+            found[f"scan, {form}, p={copies}"] = Variant(lambda _, copies=copies: Scan(duplication=copies), form)
+    found["scan, lessons, p=2, salvage"] = Variant(lambda _: Salvage(Scan()), "lessons")
+    for name, factor in (("half", 0.5), ("double", 2.0)):
+        sized = Variant(lambda n, factor=factor: Scan(group_size=max(1, round(factor * math.sqrt(n)))), "lessons")
+        found[f"scan, lessons, p=2, {name} sqrt"] = sized
+    return found
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement to make."""
+
+    count: int
+    variant: str
+    seed: int
+    bare: bool
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Cell:
+        """Return the cell that a row is of."""
+        return cls(row["count"], row["variant"], row["seed"], row["bare"])
+
+
+def run_cell(cell: Cell, lm: dspy.LM, *, threads: int) -> dict[str, Any]:
+    """Aggregate N reflections once; a model that fails gives a row with `error` and without `kept`."""
+    rng = random.Random(cell.seed)
+    rules = make_rules(cell.count, rng)
+    records = [make_record(rule, rng, bare=cell.bare) for rule in rules]
+    variant = variants()[cell.variant]
+    reports: list[ProposalReport] = []
+    proposer = CombeeProposer(
+        aggregation=variant.aggregation(cell.count),
+        form=variant.form,
+        seed=cell.seed,
+        executor=ThreadExecutor(threads),
+        hooks=ProposerHooks(on_report=reports.append),
+    )
+    meter = Meter()
+    began = time.monotonic()
+    try:
+        with dspy.context(lm=lm), meter.installed():
+            answer = proposer(
+                candidate={"desk": INSTRUCTION}, reflective_dataset={"desk": records}, components_to_update=["desk"]
+            )
+        found = kept_in(answer.get("desk", ""), rules, reports)
+    except Exception as error:  # noqa: BLE001 - one cell of a run of hours: the others go on
+        found = {"error": f"{type(error).__name__}: {error}"}
+    spend = meter.spend
+    return {
+        **asdict(cell),
+        **found,
+        "calls": spend.lm_calls,
+        "input_tokens": spend.input_tokens,
+        "output_tokens": spend.output_tokens,
+        "seconds": round(time.monotonic() - began, 1),
     }
-    for name in names or known:
-        yield name, *known[name]
+
+
+def kept_in(text: str, rules: Sequence[Rule], reports: Sequence[ProposalReport]) -> dict[str, Any]:
+    """Return how many rules the text keeps, or, where no call gave anything because the model failed, why."""
+    aggregated = [report.aggregated for report in reports if report.aggregated is not None]
+    errors = list(dict.fromkeys(call.error for one in aggregated for call in one.calls if call.error))
+    is_model_down = not text and any(not error.startswith("ReflectionError") for error in errors)
+    if is_model_down:
+        return {"error": "; ".join(errors)}
+    lost = {f"r{number}" for number, rule in enumerate(rules, start=1) if not rule.is_kept(text)}
+    uncited = {record_id for one in aggregated for record_id in one.uncited}
+    return {
+        "kept": len(rules) - len(lost),
+        # Without any text nothing is cited, whatever the calls before the failed one said.
+        "cited_but_lost": len(lost - uncited) if text else 0,
+        "lines": len(text.splitlines()),
+        "call_errors": errors,
+        "text": text,
+    }
+
+
+def read_rows(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """Return the rows of all files; of two of one cell the later one. A line cut off by a crash is left out."""
+    rows: dict[Cell, dict[str, Any]] = {}
+    for path in paths:
+        for line in path.read_text("utf-8").splitlines() if path.exists() else ():
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            rows[Cell.of(row)] = row
+    return list(rows.values())
+
+
+def append_row(path: Path, row: Mapping[str, Any]) -> None:
+    """Append a row, on a line of its own even behind one that was cut off."""
+    is_cut = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
+    with path.open("a", encoding="utf-8") as file:
+        file.write(("\n" if is_cut else "") + json.dumps(row, ensure_ascii=False) + "\n")
+
+
+HEAD = ("N", "records", "aggregation", "kept", "cited but lost", "lines", "calls", "tokens in", "tokens out", "seconds")
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the markdown table: what each seed kept, and the means of the rest."""
+    order = list(variants())
+    groups: dict[tuple[bool, int, int], list[Mapping[str, Any]]] = {}
+    for row in sorted(rows, key=lambda row: row["seed"]):
+        groups.setdefault((row["bare"], row["count"], order.index(row["variant"])), []).append(row)
+    lines = ["| " + " | ".join(HEAD) + " |", "|" + " --- |" * len(HEAD)]
+    lines += ["| " + " | ".join(_table_row(groups[key])) + " |" for key in sorted(groups)]
+    return "\n".join(lines)
+
+
+def _table_row(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    done = [row for row in rows if "error" not in row]
+    kept = ", ".join("error" if "error" in row else str(row["kept"]) for row in rows)
+    mean = f" ({statistics.mean(row['kept'] for row in done):.1f})" if len(done) > 1 else ""
+    names = ("cited_but_lost", "lines", "calls", "input_tokens", "output_tokens", "seconds")
+    means = [f"{statistics.mean(row[name] for row in done):,.0f}" if done else "-" for name in names]
+    first = rows[0]
+    form = "bare" if first["bare"] else "paragraph"
+    return [str(first["count"]), form, first["variant"], f"{kept} of {first['count']}{mean}", *means]
+
+
+def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lm", help="any name that dspy.LM takes; the embedded model by default")
+    parser.add_argument("--counts", type=int, nargs="+", default=[25], help=f"up to {len(SUBJECTS) * len(DETAILS)}")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
+    parser.add_argument("--variants", nargs="+", default=list(variants()), choices=list(variants()), metavar="NAME")
+    parser.add_argument("--bare", action="store_true", help="short bare rules instead of paragraphs")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="append a JSON line a cell, and skip the cells that it has")
+    parser.add_argument("--retry-errors", action="store_true", help="run the cells again whose row is an error")
+    parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="print the table of these files")
+    parser.add_argument("--show", action="store_true", help="print every result")
+    return parser.parse_args(argv)
+
+
+def run(arguments: argparse.Namespace, lm: dspy.LM) -> list[dict[str, Any]]:
+    """Run the cells that are not in the file yet; return the rows of all that were asked for."""
+    out: Path | None = arguments.out
+    known = {Cell.of(row): row for row in read_rows([out] if out else [])}
+    # Seeds last, so that a run that is stopped has every aggregation.
+    cells = [
+        Cell(count, variant, seed, arguments.bare)
+        for seed in arguments.seeds
+        for count in arguments.counts
+        for variant in arguments.variants
+    ]
+    rows = []
+    for cell in cells:
+        row = known.get(cell)
+        if row is None or ("error" in row and arguments.retry_errors):
+            row = run_cell(cell, lm, threads=arguments.threads)
+            if out:
+                append_row(out, row)
+            print({name: value for name, value in row.items() if name != "text"}, flush=True)
+            if arguments.show:
+                print(row.get("text", ""), flush=True)
+        rows.append(row)
+    return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lm", help="any name that dspy.LM takes; the embedded model by default")
-    parser.add_argument("--counts", type=int, nargs="+", default=[25])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--variants", nargs="*", default=[])
-    parser.add_argument("--bare", action="store_true", help="short bare rules instead of paragraphs")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--show", action="store_true", help="print every result")
-    arguments = parser.parse_args()
-    lm = resolve_lm(arguments.lm).copy(cache=False)
-    print("| N | aggregation | seed | kept | lines | calls | tokens in | tokens out | seconds |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for count in arguments.counts:
-        for name, aggregation, form in variants(arguments.variants):
-            for seed in arguments.seeds:
-                rng = random.Random(seed)
-                rules = make_rules(count, rng)
-                records = [make_record(rule, rng, bare=arguments.bare) for rule in rules]
-                proposer = CombeeProposer(
-                    aggregation=aggregation, form=form, seed=seed, executor=ThreadExecutor(arguments.threads)
-                )
-                meter = Meter()
-                began = time.monotonic()
-                with dspy.context(lm=lm), meter.installed():
-                    answer = proposer(
-                        candidate={"desk": INSTRUCTION},
-                        reflective_dataset={"desk": records},
-                        components_to_update=["desk"],
-                    )
-                seconds = time.monotonic() - began
-                text = answer.get("desk", "")
-                kept = sum(rule.is_kept(text) for rule in rules)
-                lines = len(text.splitlines())
-                spend = meter.spend
-                print(
-                    f"| {count} | {name} | {seed} | {kept} | {lines} | {spend.lm_calls} | {spend.input_tokens} "
-                    f"| {spend.output_tokens} | {seconds:.0f} |",
-                    flush=True,
-                )
-                if arguments.show:
-                    print(text, flush=True)
+    arguments = parse()
+    if arguments.table:
+        print(table(read_rows(arguments.table)))
+    else:
+        print(table(run(arguments, resolve_lm(arguments.lm).copy(cache=False))))
 
 
 if __name__ == "__main__":
