@@ -10,7 +10,7 @@ class ExtractedLesson(BaseModel):
     """One specific rule."""
 
     record_id: str = Field(description="the id of the record that teaches it")
-    rule: str = Field(description="the whole rule: its condition and what follows from it")
+    rule: str = Field(description="the whole rule in one sentence: When <its condition>, <what follows from it>")
 
 
 class ExtractLessons(dspy.Signature):
