@@ -4,7 +4,8 @@ Every reflection teaches one rule of its own. A call attends to `--capacity` ite
 each survives with probability 0.9 * min(1, capacity / m). An item is a reflection at the first level and a group's
 update above it; where upper levels are checked by code (form "lessons"), nothing is lost there. The aggregations are
 the real ones; the model and the clock are simulated: a call takes 1 s and 0.05 s an item, a rollout with its
-reflection 3 s, and up to `--threads` of them run at once.
+reflection 3 s, and up to `--threads` of them run at once. `--judge` has the results of the aggregations judged as well,
+by a scripted judge whose verdicts follow from the texts: that tests the judge's plumbing, not a judge.
 
     python benchmarks/combee_capacity.py --svg benchmarks/combee_capacity.svg
 """
@@ -12,6 +13,7 @@ reflection 3 s, and up to `--threads` of them run at once.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import random
 import re
@@ -25,6 +27,7 @@ import dspy
 from dspy_combee import BatchSizeController, Entry, Reflection, Salvage, Scan, SinglePass, TextUpdate
 from dspy_combee.aggregation import make_aggregation
 from dspy_combee.aggregation.base import Aggregated, Aggregation, AggregationJob
+from dspy_combee.judge import judge_lessons
 from dspy_combee.report.charts import ScorePoint, front_chart
 from dspy_combee.runtime.execution.threads import ThreadExecutor
 from dspy_combee.testing import scripted_lm
@@ -73,6 +76,30 @@ class Outcome:
     levels: int
 
 
+def honest_judge(prompt: str, _: int) -> str:
+    """Judge a reflection as covered where the lessons name its rule."""
+    lessons, reflections = prompt.rsplit("[[ ## lessons ## ]]", 1)[1].split("[[ ## reflections ## ]]")
+    known = set(re.findall(r"rule-\d+", lessons))
+    verdicts = [
+        {"record_id": rid, "covered": "fully" if rule in known else "no", "specific": "specific"}
+        for rid, rule in re.findall(r"\[(r\d+)\]\n.*?(rule-\d+)", reflections)
+    ]
+    return f"[[ ## verdicts ## ]]\n{json.dumps(verdicts)}"
+
+
+def judged_coverage(outcome: Outcome, count: int) -> float:
+    """Return the share of `count` reflections that the scripted judge finds covered."""
+    reflections = [(f"r{n}", reflection_text(n)) for n in range(count)]
+    lessons = "\n".join(sorted(outcome.rules)) or "(nothing)"
+    found = judge_lessons(lessons, reflections, lm=scripted_lm(honest_judge), executor=ThreadExecutor(1))
+    assert not found.unjudged, found.unjudged
+    return len(found.fully_covered) / count
+
+
+def reflection_text(number: int) -> str:
+    return f"Take care. rule-{number} holds."
+
+
 def _rules(one: Reflection) -> list[tuple[str, tuple[str, ...]]]:
     return [(rule, (rule.replace("rule-", "r"),)) for rule in re.findall(r"rule-\d+", one.text)]
 
@@ -88,7 +115,7 @@ def aggregate(
     """Aggregate one batch of reflections, one rule each."""
     rng = random.Random(seed)
     model = Aggregator(capacity, rng, is_checked)
-    reflections = tuple(Reflection(f"Take care. rule-{n} holds.", (f"r{n}",)) for n in numbers)
+    reflections = tuple(Reflection(reflection_text(n), (f"r{n}",)) for n in numbers)
     job = AggregationJob("self", reflections, model, join if is_checked else None)
     with dspy.context(lm=scripted_lm(model.summarize)):
         (result,) = aggregation.aggregate([job], executor=ThreadExecutor(1), rng=rng)
@@ -159,6 +186,7 @@ class Figure:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.capacity, self.threads = arguments.capacity, arguments.threads
         self.seeds = range(3 if arguments.quick else arguments.seeds)
+        self.has_judge: bool = arguments.judge
         self.points: list[ScorePoint] = []
 
     def batches(self, total: int) -> None:
@@ -224,8 +252,10 @@ class Figure:
                     continue
                 got = self.aggregated(aggregation, count, is_checked=is_checked)
                 kept = interval([len(one.rules) / count for one in got])
-                rows.append((count, name, kept, got[0].calls, f"{got[0].seconds:.2f}"))
-        table(("n", "aggregation", "rules kept, %", "calls", "delay, s"), rows)
+                judged = [interval([judged_coverage(one, count) for one in got])] if self.has_judge else []
+                rows.append((count, name, kept, *judged, got[0].calls, f"{got[0].seconds:.2f}"))
+        judge_head = ["scripted judge: covered, %"] if self.has_judge else []
+        table(("n", "aggregation", "rules kept, %", *judge_head, "calls", "delay, s"), rows)
 
     def levels(self, sizes: Sequence[int]) -> None:
         """Print deeper trees on large batches."""
@@ -271,6 +301,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=32)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--judge", action="store_true", help="judge the aggregations too, by a scripted judge")
     parser.add_argument("--svg", type=Path, help="where the plot of the quality-delay front is written")
     arguments = parser.parse_args()
     figure = Figure(arguments)
