@@ -134,6 +134,8 @@ def variants() -> dict[str, Variant]:
         for copies in (1, 2, 3):
             found[f"scan, {form}, p={copies}"] = Variant(lambda _, copies=copies: Scan(duplication=copies), form)
     found["scan, lessons, p=2, salvage"] = Variant(lambda _: Salvage(Scan()), "lessons")
+    # Another tree than the default one from 57 reflections on.
+    found["scan, lessons, p=2, published tree"] = Variant(lambda n: Scan(max_fan_in=2 * n), "lessons")
     for name, factor in (("half", 0.5), ("double", 2.0)):
         sized = Variant(lambda n, factor=factor: Scan(group_size=max(1, round(factor * math.sqrt(n)))), "lessons")
         found[f"scan, lessons, p=2, {name} sqrt"] = sized
