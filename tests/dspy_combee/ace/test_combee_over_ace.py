@@ -1,12 +1,14 @@
 """Combee over ACE: the same settings, limits and kind of result as over GEPA."""
 
 import json
+import re
 from dataclasses import replace
 
 import dspy
 import pytest
 
 from dspy_combee.ace import ACE
+from dspy_combee.aggregation import NAMES, make_aggregation
 from dspy_combee.batch_size import BatchSizeController
 from dspy_combee.combee import Combee
 from dspy_combee.errors import ResumeMismatchError
@@ -125,6 +127,26 @@ def test_a_frozen_predictor_stays_as_it_is(world, say):
     taught = compiled(world, student, combee(world, frozen=["first"]))
     assert taught.first.signature.instructions == student.first.signature.instructions
     assert len(playbook_of(taught.second)) == 8
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_aggregation_teaches_under_ace(world, program, say, name):
+    usual = world.answer_reflection
+
+    def answer(prompt):
+        if "Summarise what" not in prompt:
+            return usual(prompt)
+        found = re.findall(r"\[r\d+\]\nInsight: .+", prompt)
+        return say(summary="\n".join(found))
+
+    world.answer_reflection = answer
+    optimizer = combee(world, aggregation=name)
+    book = Playbook.from_program(compiled(world, program, optimizer))
+    (one,) = optimizer.last_result.rounds
+    assert len(book) == (2 if name == "top_k" else 8)
+    assert all(entry.record_ids for entry in book.entries)
+    assert len(one.calls) == make_aggregation(name).calls_for(8)
+    assert not any(call.error for call in one.calls)
 
 
 class Branch(dspy.Module):
