@@ -63,6 +63,7 @@ DETAILS = {
     "weekend": "and it is the weekend",
     "duplicate": "and it is a duplicate",
 }
+MOST_RULES = len(SUBJECTS) * len(DETAILS)
 BEFORE = (
     "The answer shows that the request was read in haste. It pays to slow down and to consider what is really asked.",
     "This is not what the desk expects. Accuracy matters, since every wrong code costs a colleague time.",
@@ -291,7 +292,7 @@ def _table_row(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lm", help="any name that dspy.LM takes; the embedded model by default")
-    parser.add_argument("--counts", type=int, nargs="+", default=[25], help=f"up to {len(SUBJECTS) * len(DETAILS)}")
+    parser.add_argument("--counts", type=int, nargs="+", default=[25], help=f"up to {MOST_RULES}")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--variants", nargs="+", default=list(variants()), choices=list(variants()), metavar="NAME")
     parser.add_argument("--bare", action="store_true", help="short bare rules instead of paragraphs")
@@ -301,7 +302,10 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="print the table of these files")
     parser.add_argument("--judge", action="store_true", help="let the model judge every result as well")
     parser.add_argument("--show", action="store_true", help="print every result")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if not all(1 <= count <= MOST_RULES for count in arguments.counts):
+        parser.error(f"--counts must be from 1 to {MOST_RULES}, got {arguments.counts}")
+    return arguments
 
 
 def report(row: Mapping[str, Any], out: Path | None) -> None:
