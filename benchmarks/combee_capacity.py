@@ -4,7 +4,8 @@ Every reflection teaches one rule of its own. A call attends to `--capacity` ite
 each survives with probability 0.9 * min(1, capacity / m). An item is a reflection at the first level and a group's
 update above it; where upper levels are checked by code (form "lessons"), nothing is lost there. The aggregations are
 the real ones; the model and the clock are simulated: a call takes 1 s and 0.05 s an item, a rollout with its
-reflection 3 s, and up to `--threads` of them run at once.
+reflection 3 s, and up to `--threads` of them run at once. `--judge` has the results of the aggregations judged as well,
+by a scripted judge whose verdicts follow from the texts: that tests the judge's plumbing, not a judge.
 
     python benchmarks/combee_capacity.py --svg benchmarks/combee_capacity.svg
 """
@@ -12,6 +13,7 @@ reflection 3 s, and up to `--threads` of them run at once.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import random
 import re
@@ -25,6 +27,7 @@ import dspy
 from dspy_combee import BatchSizeController, Entry, Reflection, Salvage, Scan, SinglePass, TextUpdate
 from dspy_combee.aggregation import make_aggregation
 from dspy_combee.aggregation.base import Aggregated, Aggregation, AggregationJob
+from dspy_combee.judge import judge_lessons
 from dspy_combee.report.charts import ScorePoint, front_chart
 from dspy_combee.runtime.execution.threads import ThreadExecutor
 from dspy_combee.testing import scripted_lm
@@ -73,6 +76,30 @@ class Outcome:
     levels: int
 
 
+def honest_judge(prompt: str, _: int) -> str:
+    """Judge a reflection as covered where the lessons name its rule."""
+    lessons, reflections = prompt.rsplit("[[ ## lessons ## ]]", 1)[1].split("[[ ## reflections ## ]]")
+    known = set(re.findall(r"rule-\d+", lessons))
+    verdicts = [
+        {"record_id": rid, "covered": "fully" if rule in known else "no", "specific": "specific"}
+        for rid, rule in re.findall(r"\[(r\d+)\]\n.*?(rule-\d+)", reflections)
+    ]
+    return f"[[ ## verdicts ## ]]\n{json.dumps(verdicts)}"
+
+
+def judged_coverage(outcome: Outcome, count: int) -> float:
+    """Return the share of `count` reflections that the scripted judge finds covered."""
+    reflections = [(f"r{n}", reflection_text(n)) for n in range(count)]
+    lessons = "\n".join(sorted(outcome.rules)) or "(nothing)"
+    found = judge_lessons(lessons, reflections, lm=scripted_lm(honest_judge), executor=ThreadExecutor(1))
+    assert not found.unjudged, found.unjudged
+    return len(found.fully_covered) / count
+
+
+def reflection_text(number: int) -> str:
+    return f"Take care. rule-{number} holds."
+
+
 def _rules(one: Reflection) -> list[tuple[str, tuple[str, ...]]]:
     return [(rule, (rule.replace("rule-", "r"),)) for rule in re.findall(r"rule-\d+", one.text)]
 
@@ -88,7 +115,7 @@ def aggregate(
     """Aggregate one batch of reflections, one rule each."""
     rng = random.Random(seed)
     model = Aggregator(capacity, rng, is_checked)
-    reflections = tuple(Reflection(f"Take care. rule-{n} holds.", (f"r{n}",)) for n in numbers)
+    reflections = tuple(Reflection(reflection_text(n), (f"r{n}",)) for n in numbers)
     job = AggregationJob("self", reflections, model, join if is_checked else None)
     with dspy.context(lm=scripted_lm(model.summarize)):
         (result,) = aggregation.aggregate([job], executor=ThreadExecutor(1), rng=rng)
@@ -99,16 +126,18 @@ def aggregate(
 
 def delay_of(result: Aggregated, threads: int) -> tuple[float, int]:
     """Return the simulated wall time and the number of levels: the calls of a level run at once, levels in turn."""
-    levels: dict[str, list[int]] = {}
+    stages: dict[str, list[int]] = {}
     for call in result.calls:
-        levels.setdefault(call.stage, []).append(len(call.record_ids))
-    seconds = 0.0
-    for stage, sizes in levels.items():
-        # Upper levels read updates, of which there are as many as calls below; their records say nothing of that.
-        items = sizes if stage != "level 2" else [len(levels["level 1"])]
-        waves = math.ceil(len(sizes) / threads)
-        seconds += waves * (CALL_SECONDS + ITEM_SECONDS * max(items))
-    return seconds, len(levels)
+        stages.setdefault(call.stage, []).append(len(call.record_ids))
+    seconds, below = 0.0, 0
+    for stage, sizes in stages.items():
+        reads_updates = (stage.startswith("level") and below) or stage == "salvage, merged"
+        # The records of such a call say how much is behind its updates, not how many it reads.
+        updates = below if stage.startswith("level") else 1 + below
+        items = math.ceil(updates / len(sizes)) if reads_updates else max(sizes)
+        seconds += math.ceil(len(sizes) / threads) * (CALL_SECONDS + ITEM_SECONDS * items)
+        below = len(sizes)
+    return seconds, len(stages)
 
 
 def epoch(total: int, batch: int, aggregation: Aggregation, *, capacity: int, seed: int, threads: int) -> Outcome:
@@ -159,6 +188,7 @@ class Figure:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.capacity, self.threads = arguments.capacity, arguments.threads
         self.seeds = range(3 if arguments.quick else arguments.seeds)
+        self.has_judge: bool = arguments.judge
         self.points: list[ScorePoint] = []
 
     def batches(self, total: int) -> None:
@@ -181,25 +211,26 @@ class Figure:
 
     def groups(self, batch: int = 50) -> None:
         """Print the group-size sweep."""
-        print(f"### Group size at batch {batch}, p = 2\n")
+        print(f"### Group size at batch {batch}, p = 2, two levels\n")
         rows = []
         for size in (1, 2, 3, 5, 7, 10, 15, 25, 50):
             cells: list[object] = [size]
             for is_checked in (False, True):
-                got = self.aggregated(Scan(group_size=size), batch, is_checked=is_checked)
+                got = self.aggregated(Scan(group_size=size, max_fan_in=2 * batch), batch, is_checked=is_checked)
                 cells.append(interval([len(one.rules) / batch for one in got]))
             rows.append((*cells, got[0].calls, f"{got[0].seconds:.2f}"))
         table(("group size", "rewriting upper level, %", "checked upper level, %", "calls", "delay, s"), rows)
 
     def copies(self, batch: int = 50) -> None:
         """Print the sweep over the copies of each reflection."""
-        print(f"### Copies at batch {batch}\n")
+        print(f"### Copies at batch {batch}, two levels\n")
         rows = []
         for size in (None, 3):
             for p in range(1, 6):
                 cells: list[object] = ["sqrt" if size is None else size, p]
                 for is_checked in (False, True):
-                    got = self.aggregated(Scan(duplication=p, group_size=size), batch, is_checked=is_checked)
+                    scan = Scan(duplication=p, group_size=size, max_fan_in=p * batch)
+                    got = self.aggregated(scan, batch, is_checked=is_checked)
                     cells.append(interval([len(one.rules) / batch for one in got]))
                 rows.append((*cells, got[0].calls, f"{got[0].seconds:.2f}"))
         table(("group size", "p", "rewriting upper level, %", "checked upper level, %", "calls", "delay, s"), rows)
@@ -224,21 +255,26 @@ class Figure:
                     continue
                 got = self.aggregated(aggregation, count, is_checked=is_checked)
                 kept = interval([len(one.rules) / count for one in got])
-                rows.append((count, name, kept, got[0].calls, f"{got[0].seconds:.2f}"))
-        table(("n", "aggregation", "rules kept, %", "calls", "delay, s"), rows)
+                judged = [interval([judged_coverage(one, count) for one in got])] if self.has_judge else []
+                rows.append((count, name, kept, *judged, got[0].calls, f"{got[0].seconds:.2f}"))
+        judge_head = ["scripted judge: covered, %"] if self.has_judge else []
+        table(("n", "aggregation", "rules kept, %", *judge_head, "calls", "delay, s"), rows)
 
-    def levels(self, sizes: Sequence[int]) -> None:
-        """Print deeper trees on large batches."""
-        print("### Deeper trees: no call sees more than its fan-in\n")
+    def fan_ins(self, sizes: Sequence[int]) -> None:
+        """Print the bound on what a call sees, from a small one to the published tree, which has none."""
+        print("### The fan-in, p = 2\n")
         rows = []
         for count in sizes:
-            for fan_in in (None, 60, 30, 16):
-                scan = Scan(max_fan_in=fan_in)
-                got = self.aggregated(scan, count, is_checked=True)
-                lossy = self.aggregated(scan, count, is_checked=False)
-                kept, rewritten = (interval([len(o.rules) / count for o in found]) for found in (got, lossy))
-                rows.append((count, fan_in or "none", got[0].levels, rewritten, kept, got[0].calls))
-        table(("n", "max_fan_in", "levels", "rewriting upper levels, %", "checked upper levels, %", "calls"), rows)
+            for fan_in in (8, 10, 12, 16, 24, 32, None):
+                scan = Scan(max_fan_in=fan_in or 2 * count)
+                rewritten = self.aggregated(scan, count, is_checked=False)
+                checked = self.aggregated(scan, count, is_checked=True)
+                salvaged = self.aggregated(Salvage(scan), count, is_checked=True)
+                kept = [interval([len(o.rules) / count for o in got]) for got in (rewritten, checked, salvaged)]
+                spent = [f"{got[0].calls:,}, {got[0].seconds:.1f} s" for got in (checked, salvaged)]
+                rows.append((count, fan_in or "none", checked[0].levels, *kept, *spent))
+        head = ("n", "max_fan_in", "levels", "rewriting, %", "checked, %", "checked, salvage, %")
+        table((*head, "calls, delay", "calls, delay with salvage"), rows)
 
     def aggregated(self, aggregation: Aggregation, count: int, *, is_checked: bool) -> list[Outcome]:
         """Aggregate one batch with every seed."""
@@ -271,6 +307,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=32)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--judge", action="store_true", help="judge the aggregations too, by a scripted judge")
     parser.add_argument("--svg", type=Path, help="where the plot of the quality-delay front is written")
     arguments = parser.parse_args()
     figure = Figure(arguments)
@@ -278,7 +315,7 @@ def main() -> None:
     figure.groups()
     figure.copies()
     figure.aggregations((25, 100) if arguments.quick else (25, 100, 400))
-    figure.levels((500,) if arguments.quick else (500, 1_000, 5_000))
+    figure.fan_ins((50, 200) if arguments.quick else (50, 200, 1_000, 5_000))
     if arguments.svg is not None:
         figure.plot(arguments.svg)
 

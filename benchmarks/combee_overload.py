@@ -3,7 +3,8 @@
 Each reflection is a paragraph of feedback with one specific rule inside general advice. Kept is strict: the code of a
 rule and both words of its condition in one sentence or line of the result. The embedded 1.5B model answers, through
 the proposer that `Combee` uses; `--lm` names another one. A run that is stopped goes on where it was when it is started
-again with the same `--out`; `--table` prints what such files hold.
+again with the same `--out`; `--table` prints what such files hold. With `--judge` the model judges the results too,
+also those that the file has already; its verdicts stand beside the exact count, to see whether it can be trusted.
 
     python benchmarks/combee_overload.py --counts 5 10 20 40 80 --seeds 0 1 2 --out overload.jsonl
     python benchmarks/combee_overload.py --table overload.jsonl
@@ -28,6 +29,7 @@ import dspy
 from dspy_combee import CombeeProposer, Salvage, Scan, SinglePass, resolve_lm
 from dspy_combee.aggregation import make_aggregation
 from dspy_combee.aggregation.base import Aggregation
+from dspy_combee.judge import judge_lessons
 from dspy_combee.learners.gepa_proposer import Form, ProposalReport, ProposerHooks
 from dspy_combee.runtime.budget import Meter
 from dspy_combee.runtime.execution.threads import ThreadExecutor
@@ -61,6 +63,7 @@ DETAILS = {
     "weekend": "and it is the weekend",
     "duplicate": "and it is a duplicate",
 }
+MOST_RULES = len(SUBJECTS) * len(DETAILS)
 BEFORE = (
     "The answer shows that the request was read in haste. It pays to slow down and to consider what is really asked.",
     "This is not what the desk expects. Accuracy matters, since every wrong code costs a colleague time.",
@@ -132,6 +135,8 @@ def variants() -> dict[str, Variant]:
         for copies in (1, 2, 3):
             found[f"scan, {form}, p={copies}"] = Variant(lambda _, copies=copies: Scan(duplication=copies), form)
     found["scan, lessons, p=2, salvage"] = Variant(lambda _: Salvage(Scan()), "lessons")
+    # Another tree than the default one from 57 reflections on.
+    found["scan, lessons, p=2, published tree"] = Variant(lambda n: Scan(max_fan_in=2 * n), "lessons")
     for name, factor in (("half", 0.5), ("double", 2.0)):
         sized = Variant(lambda n, factor=factor: Scan(group_size=max(1, round(factor * math.sqrt(n)))), "lessons")
         found[f"scan, lessons, p=2, {name} sqrt"] = sized
@@ -153,11 +158,16 @@ class Cell:
         return cls(row["count"], row["variant"], row["seed"], row["bare"])
 
 
-def run_cell(cell: Cell, lm: dspy.LM, *, threads: int) -> dict[str, Any]:
-    """Aggregate N reflections once; a model that fails gives a row with `error` and without `kept`."""
+def material(cell: Cell) -> tuple[list[Rule], list[dict[str, object]]]:
+    """Return the rules of a cell and the records that teach them, in one order: `r1` teaches the first."""
     rng = random.Random(cell.seed)
     rules = make_rules(cell.count, rng)
-    records = [make_record(rule, rng, bare=cell.bare) for rule in rules]
+    return rules, [make_record(rule, rng, bare=cell.bare) for rule in rules]
+
+
+def run_cell(cell: Cell, lm: dspy.LM, *, threads: int) -> dict[str, Any]:
+    """Aggregate N reflections once; a model that fails gives a row with `error` and without `kept`."""
+    rules, records = material(cell)
     variant = variants()[cell.variant]
     reports: list[ProposalReport] = []
     proposer = CombeeProposer(
@@ -192,8 +202,7 @@ def kept_in(text: str, rules: Sequence[Rule], reports: Sequence[ProposalReport])
     """Return how many rules the text keeps, or, where no call gave anything because the model failed, why."""
     aggregated = [report.aggregated for report in reports if report.aggregated is not None]
     errors = list(dict.fromkeys(call.error for one in aggregated for call in one.calls if call.error))
-    is_model_down = not text and any(not error.startswith("ReflectionError") for error in errors)
-    if is_model_down:
+    if not text and any(not error.startswith("ReflectionError") for error in errors):
         return {"error": "; ".join(errors)}
     lost = {f"r{number}" for number, rule in enumerate(rules, start=1) if not rule.is_kept(text)}
     uncited = {record_id for one in aggregated for record_id in one.uncited}
@@ -205,6 +214,18 @@ def kept_in(text: str, rules: Sequence[Rule], reports: Sequence[ProposalReport])
         "call_errors": errors,
         "text": text,
     }
+
+
+def judge(row: Mapping[str, Any], lm: dspy.LM, *, threads: int) -> dict[str, Any]:
+    """Return what the model says of a row's text: counts of reflections, and on how many it agrees with the count."""
+    rules, records = material(Cell.of(row))
+    shown = [(f"r{number}", str(record["Feedback"])) for number, record in enumerate(records, start=1)]
+    found = judge_lessons(row["text"], shown, lm=lm, executor=ThreadExecutor(threads))
+    judged = [rid for rid, _ in shown if rid not in found.unjudged]
+    kept = {rid for (rid, _), rule in zip(shown, rules, strict=True) if rule.is_kept(row["text"])}
+    agrees = sum((rid in kept) == (rid in found.fully_covered) for rid in judged)
+    counts = {name: getattr(found, name) for name in ("fully", "partly", "missing", "generic")}
+    return {**counts, "unjudged": len(found.unjudged), "agrees": agrees}
 
 
 def read_rows(paths: Iterable[Path]) -> list[dict[str, Any]]:
@@ -228,6 +249,7 @@ def append_row(path: Path, row: Mapping[str, Any]) -> None:
 
 
 HEAD = ("N", "records", "aggregation", "kept", "cited but lost", "lines", "calls", "tokens in", "tokens out", "seconds")
+JUDGE_HEAD = ("judge: kept", "judge: specific, %", "judge agrees with the count, %")
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -236,9 +258,24 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     groups: dict[tuple[bool, int, int], list[Mapping[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: row["seed"]):
         groups.setdefault((row["bare"], row["count"], order.index(row["variant"])), []).append(row)
-    lines = ["| " + " | ".join(HEAD) + " |", "|" + " --- |" * len(HEAD)]
-    lines += ["| " + " | ".join(_table_row(groups[key])) + " |" for key in sorted(groups)]
+    is_judged = any("judge" in row for row in rows)
+    head = (*HEAD, *JUDGE_HEAD) if is_judged else HEAD
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for key in sorted(groups):
+        cells = _table_row(groups[key]) + (_judge_cells(groups[key]) if is_judged else [])
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _judge_cells(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    found = [row["judge"] for row in rows if "judge" in row]
+    total = sum(one["fully"] + one["partly"] + one["missing"] for one in found)
+    if not total:
+        return ["-", "-", "-"]
+    covered = sum(one["fully"] + one["partly"] for one in found)
+    specific = f"{100 * (1 - sum(one['generic'] for one in found) / covered):.0f}" if covered else "-"
+    fully = ", ".join(str(row["judge"]["fully"]) if "judge" in row else "-" for row in rows)
+    return [fully, specific, f"{100 * sum(one['agrees'] for one in found) / total:.0f}"]
 
 
 def _table_row(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -255,7 +292,7 @@ def _table_row(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lm", help="any name that dspy.LM takes; the embedded model by default")
-    parser.add_argument("--counts", type=int, nargs="+", default=[25], help=f"up to {len(SUBJECTS) * len(DETAILS)}")
+    parser.add_argument("--counts", type=int, nargs="+", default=[25], help=f"up to {MOST_RULES}")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--variants", nargs="+", default=list(variants()), choices=list(variants()), metavar="NAME")
     parser.add_argument("--bare", action="store_true", help="short bare rules instead of paragraphs")
@@ -263,8 +300,18 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="append a JSON line a cell, and skip the cells that it has")
     parser.add_argument("--retry-errors", action="store_true", help="run the cells again whose row is an error")
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="print the table of these files")
+    parser.add_argument("--judge", action="store_true", help="let the model judge every result as well")
     parser.add_argument("--show", action="store_true", help="print every result")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    if not all(1 <= count <= MOST_RULES for count in arguments.counts):
+        parser.error(f"--counts must be from 1 to {MOST_RULES}, got {arguments.counts}")
+    return arguments
+
+
+def report(row: Mapping[str, Any], out: Path | None) -> None:
+    if out:
+        append_row(out, row)
+    print({name: value for name, value in row.items() if name != "text"}, flush=True)
 
 
 def run(arguments: argparse.Namespace, lm: dspy.LM) -> list[dict[str, Any]]:
@@ -283,11 +330,12 @@ def run(arguments: argparse.Namespace, lm: dspy.LM) -> list[dict[str, Any]]:
         row = known.get(cell)
         if row is None or ("error" in row and arguments.retry_errors):
             row = run_cell(cell, lm, threads=arguments.threads)
-            if out:
-                append_row(out, row)
-            print({name: value for name, value in row.items() if name != "text"}, flush=True)
+            report(row, out)
             if arguments.show:
                 print(row.get("text", ""), flush=True)
+        if arguments.judge and "judge" not in row and row.get("text"):
+            row = {**row, "judge": judge(row, lm, threads=arguments.threads)}
+            report(row, out)
         rows.append(row)
     return rows
 

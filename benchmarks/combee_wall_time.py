@@ -32,8 +32,8 @@ from dspy_combee.scan import plan_scan
 from dspy_combee.seeding import branch_rng
 from dspy_combee.testing import lessons_reply, scripted_lm
 
-WORKERS = 64
-"""The first level of 400 records and 3 components has 60 calls."""
+WORKERS = 160
+"""The first level of 400 records and 3 components has 150 calls."""
 RECORD_ID = re.compile(r"^\[(r\d+)\]$", re.MULTILINE)
 
 
@@ -132,7 +132,7 @@ def stragglers(sizes: Sequence[int], median: float, repeats: int) -> None:
     print("| records | ideal | waiting for stragglers | asking them again | calls more |")
     print("| ---: | ---: | ---: | ---: | ---: |")
     for count in sizes:
-        ideal = 2 * median
+        ideal = len(plan_scan(count, copies=2).levels) * median
         seconds: dict[bool, float] = {}
         extra = 0.0
         for is_hedged in (False, True):

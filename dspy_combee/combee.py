@@ -80,8 +80,10 @@ class Combee(Teleprompter):
                 behind it) or "rewrite" (a whole new instruction, as published). None: lessons for "scan", rewrite
                 for the other names. Over a `PromptLearner`, None: its own `curate` decides.
             duplication: How often each reflection is dealt (`p`).
-            group_size: Distinct reflections a first-level call sees; None means about `sqrt(n)`.
-            max_fan_in: The most items that any call sees; more levels are planned when it is exceeded.
+            group_size: Distinct reflections a first-level call sees; None means about `sqrt(n)`, within the fan-in.
+            max_fan_in: The most items that any call sees, copies counted; more groups and levels are planned when it
+                is exceeded. None for 16, or what `group_size` needs; the published tree, which has no bound, is had
+                with a number as large as all copies of a batch.
             max_reflection_chars: The most text that any aggregation call sees; None for 40,000.
             max_instruction_chars: The longest instruction that GEPA ever adopts; None for 40,000. Over a
                 `PromptLearner`, None: its own limit (`ACE(max_playbook_tokens=...)`) holds.

@@ -60,6 +60,8 @@ class Judgement:
     """Of those covered fully or partly, for how many the lessons say only what would fit any task."""
     unjudged: tuple[str, ...] = ()
     """Reflections for which no verdict came; they are in no other number."""
+    fully_covered: tuple[str, ...] = ()
+    """The record ids of those that are covered fully, so that a judge can be compared with a count."""
 
     @property
     def coverage(self) -> float | None:
@@ -133,4 +135,5 @@ def _counted(shown: Sequence[tuple[str, str]], verdicts: Sequence[Verdict]) -> J
         missing=len(first) - len(covered),
         generic=sum(one.specific == "generic" for one in covered),
         unjudged=tuple(rid for rid, _ in shown if rid not in first),
+        fully_covered=tuple(rid for rid, _ in shown if rid in first and first[rid].covered == "fully"),
     )

@@ -1,7 +1,10 @@
 """Plan the tree of a parallel scan: how many groups a level has, how large they are, how many levels there are.
 
 Combee, section 3.1: `n` reflections go into `floor(sqrt(n))` groups that are aggregated in parallel, and the group
-updates into one, so that every call sees about `sqrt(n)` items. Pure: it plans, `aggregation.scan` runs.
+updates into one, so that every call sees about `sqrt(n)` items, its copies besides. Here, too, as long as no call sees
+more than `DEFAULT_MAX_FAN_IN` items: past that point groups of `sqrt(n)` outgrow what a call attends to, which is the
+overload that the scan is there to avoid, and there are more groups and, where needed, more levels instead.
+Pure: it plans, `aggregation.scan` runs.
 """
 
 from __future__ import annotations
@@ -11,8 +14,9 @@ from dataclasses import dataclass
 
 SMALL_BATCH = 3
 """Up to this many reflections there is one group of them all: nothing to scan."""
-TWO_LEVELS_UP_TO = 1024
-"""Items up to which two levels are the default: calls then see at most 32 distinct items."""
+DEFAULT_MAX_FAN_IN = 16
+"""The most items, copies counted, that a call sees unless the user says otherwise; with two copies the published groups
+stand up to 56 reflections. Chosen by `benchmarks/combee_capacity.py`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +51,14 @@ class ScanPlan:
 def plan_scan(count: int, *, group_size: int | None = None, max_fan_in: int | None = None, copies: int = 1) -> ScanPlan:
     """Plan how `count` reflections become one update.
 
-    One group at the first level means one call in all: there is nothing to scan. Two levels are the default; more
-    are planned when `max_fan_in` is exceeded or, without it, when there are more than 1,024 items.
+    One group at the first level means one call in all: there is nothing to scan. Two levels with square-root groups
+    are planned as long as they keep the fan-in, else more groups and levels.
 
     Args:
         count: How many reflections there are.
         group_size: How many distinct reflections a first-level call sees; None means about `sqrt(count)`.
-        max_fan_in: The most items that any call may see, copies counted, at least 2; None means no bound but the
-            depth rule above.
+        max_fan_in: The most items that any call may see, copies counted, at least 2; None for what `fan_in_bound`
+            says. A number as large as all copies together gives the published tree at any size.
         copies: How often each reflection is dealt at the first level; groups never hold one twice, so it is capped
             by the number of groups, and by `max_fan_in`.
 
@@ -64,41 +68,37 @@ def plan_scan(count: int, *, group_size: int | None = None, max_fan_in: int | No
     _check(count, group_size, max_fan_in, copies)
     if count == 0:
         return ScanPlan(levels=())
-    fan_in = max_fan_in or default_fan_in(count)
-    copies = copies if fan_in is None else min(copies, fan_in)
+    fan_in = fan_in_bound(max_fan_in, group_size=group_size, copies=copies)
+    copies = min(copies, fan_in)
     groups = _first_level_groups(count, group_size=group_size, max_fan_in=fan_in, copies=copies)
     copies = min(copies, groups)
     first = Level(items=count, copies=copies, group_sizes=near_equal_sizes(count * copies, groups))
     return ScanPlan(levels=(first, *plan_reduce(groups, max_fan_in=fan_in)))
 
 
-def plan_reduce(count: int, *, max_fan_in: int | None) -> tuple[Level, ...]:
+def fan_in_bound(max_fan_in: int | None, *, group_size: int | None, copies: int) -> int:
+    """Return the most items that a call sees: what the user says, else the default, or what their group size needs."""
+    if max_fan_in is not None:
+        return max_fan_in
+    return max(DEFAULT_MAX_FAN_IN, (group_size or 0) * copies)
+
+
+def plan_reduce(count: int, *, max_fan_in: int) -> tuple[Level, ...]:
     """Plan the levels above the first one: `count` group updates become one, no call seeing more than the fan-in."""
     levels: list[Level] = []
     while count > 1:
-        groups = 1 if max_fan_in is None else math.ceil(count / max_fan_in)
+        groups = math.ceil(count / max_fan_in)
         levels.append(Level(items=count, copies=1, group_sizes=near_equal_sizes(count, groups)))
         count = groups
     return tuple(levels)
 
 
-def _first_level_groups(count: int, *, group_size: int | None, max_fan_in: int | None, copies: int) -> int:
+def _first_level_groups(count: int, *, group_size: int | None, max_fan_in: int, copies: int) -> int:
     """Return how many groups the first level has: `floor(sqrt(count))` unless a size or the fan-in says more."""
     groups = math.isqrt(count) if group_size is None else math.ceil(count / group_size)
-    if max_fan_in is not None:
-        while groups < count and math.ceil(count * min(copies, groups) / groups) > max_fan_in:
-            groups += 1
+    while groups < count and math.ceil(count * min(copies, groups) / groups) > max_fan_in:
+        groups += 1
     return max(1, groups)
-
-
-def default_fan_in(count: int) -> int | None:
-    """Return the fan-in that keeps calls near `count ** (1 / levels)` once two levels make them too large."""
-    if count <= TWO_LEVELS_UP_TO:
-        return None
-    levels = 3
-    while count ** (1 / levels) > math.isqrt(TWO_LEVELS_UP_TO):
-        levels += 1
-    return max(2, math.ceil(count ** (1 / levels)) * 2)
 
 
 def near_equal_sizes(total: int, groups: int) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from dspy_combee.aggregation.base import Aggregated, AggregationJob, CallRecord
 from dspy_combee.aggregation.waves import Answer, Call, CallRunner
 from dspy_combee.learners.base import Reflection, Update
 from dspy_combee.runtime.execution.base import Executor
-from dspy_combee.scan import ScanPlan, default_fan_in, near_equal_sizes, plan_scan
+from dspy_combee.scan import ScanPlan, fan_in_bound, near_equal_sizes, plan_scan
 from dspy_combee.shuffle import augmented_shuffle
 from dspy_combee.truncation import cut_middle
 
@@ -28,8 +28,12 @@ class Scan:
 
     Args:
         duplication: How often each reflection is dealt (`p`), at least 1.
-        group_size: Distinct reflections a first-level call sees; None means about `sqrt(n)`.
-        max_fan_in: The most items that any call sees, copies counted; more levels are planned when it is exceeded.
+        group_size: Distinct reflections a first-level call sees; None means about `sqrt(n)`, as published, and fewer
+            where the fan-in demands it.
+        max_fan_in: The most items that any call sees, copies counted; more groups and levels are planned when it is
+            exceeded. None means 16, or what `group_size` needs. The published tree has no bound: two levels at any
+            size, which `max_fan_in=2 * n` gives; its groups lose rules from about 100 reflections on
+            (`benchmarks/combee_capacity.py`).
         max_reflection_chars: The most text of reflections that any call sees; groups above it are split.
         runner: How calls are retried and hedged.
 
@@ -125,7 +129,7 @@ class Scan:
     def _upper_groups(self, item: _Progress) -> list[tuple[Reflection, ...]]:
         """Group a job's updates for the next level; a group of one goes up without a call."""
         reflections = [_as_reflection(update, item.job.component) for update in item.updates]
-        fan_in = self.max_fan_in or default_fan_in(len(item.job.reflections)) or len(reflections)
+        fan_in = fan_in_bound(self.max_fan_in, group_size=self.group_size, copies=self.duplication)
         groups = _cut(reflections, near_equal_sizes(len(reflections), math.ceil(len(reflections) / fan_in)))
         return [part for group in groups for part in self._split_pairwise(group)]
 

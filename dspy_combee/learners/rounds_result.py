@@ -10,6 +10,7 @@ from dspy_combee.provenance import Provenance, RecordSource, SourcedLine
 from dspy_combee.report.result import Round
 from dspy_combee.rounds.learner_extras import NamesLearnedLines
 from dspy_combee.rounds.records import RoundRecord, RoundsResult
+from dspy_combee.rounds.source import RECORD_ID
 
 SHOWN_ERRORS = 3
 """So many errors of records stand in the notes of a round; the rest is counted."""
@@ -36,6 +37,28 @@ def provenance_of(learner: Any, program: Any, started_from: Any, rounds: Sequenc
     else:
         lines = _lines_in(program, rounds)
     return Provenance(lines, _sources(rounds))
+
+
+def first_free_record(learner: Any, program: Any) -> int:
+    """Return the number of the first record of a run: above all that the lines of the program cite already.
+
+    A program may have been taught before, and its lines keep the ids of those records.
+    """
+    if not isinstance(learner, NamesLearnedLines):
+        return 1
+    cited = (record_id for line in learner.learned_lines(program) for record_id in line.record_ids)
+    numbers = [int(found.group(1)) for record_id in cited if (found := RECORD_ID.fullmatch(record_id))]
+    return max(numbers, default=0) + 1
+
+
+def unreached_in(program: Any, rounds: Sequence[RoundRecord]) -> dict[str, int]:
+    """Return the predictors that no run of these rounds called, each with the number of runs that passed it by.
+
+    Runs in which no predictor of the program was seen say nothing: recorded traces may hold no calls, or other names.
+    """
+    reached = {name for record in rounds for name in record.reached}
+    runs = sum(record.traced for record in rounds)
+    return {name: runs for name, _ in program.named_predictors() if name not in reached} if runs else {}
 
 
 def _as_round(record: RoundRecord, val_score: float | None) -> Round:

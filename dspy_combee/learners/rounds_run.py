@@ -19,7 +19,7 @@ from dspy_combee.batch_size import BatchSizeController, ControllerState, DelayFi
 from dspy_combee.copied_text import copied_from_train_set
 from dspy_combee.learners.base import PromptLearner, Trajectory
 from dspy_combee.learners.batch_control import controller_within
-from dspy_combee.learners.rounds_result import as_rounds, provenance_of
+from dspy_combee.learners.rounds_result import as_rounds, first_free_record, provenance_of, unreached_in
 from dspy_combee.report.diff import instruction_diff
 from dspy_combee.report.result import CombeeResult, StopReason
 from dspy_combee.rounds import (
@@ -180,11 +180,18 @@ class RoundsRun:
 
     def _make_source(self) -> TrainingSource:
         material, plan = self._material, self._plan
+        first = first_free_record(self._learner, self._program)
         if material.traces is not None:
-            return TraceSource(material.traces)
+            return TraceSource(material.traces, first_record=first)
         if material.in_order:
-            return ExampleSource(material.trainset, shuffle=False)
-        return ExampleSource(material.trainset, epochs=plan.epochs, seed=self._settings.seed, shuffle=plan.shuffle)
+            return ExampleSource(material.trainset, shuffle=False, first_record=first)
+        return ExampleSource(
+            material.trainset,
+            epochs=plan.epochs,
+            seed=self._settings.seed,
+            shuffle=plan.shuffle,
+            first_record=first,
+        )
 
     def _make_policy(self) -> BatchSizePolicy:
         size = self._settings.batch_size
@@ -231,6 +238,7 @@ class RoundsRun:
             batch_size=self._settings.batch_size if fit is None else fit.batch_size,
             fit=fit,
             provenance=provenance_of(self._learner, best, self._program, outcome.rounds),
+            unreached=unreached_in(self._program, outcome.rounds),
             seed_score=outcome.seed_score,
             best_score=outcome.best_score,
             error=outcome.error if error is None else f"{type(error).__name__}: {error}",

@@ -24,6 +24,7 @@ from dspy_combee.rounds.source import Batch
 from dspy_combee.rounds.validation import stop_if_fatal
 from dspy_combee.runtime.budget import Meter, Spend
 from dspy_combee.runtime.execution.base import Executor, Outcome
+from dspy_combee.trajectory_text import components_that_ran, names_of_components
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class LearnedBatch:
     """Those that were made now, in order; what an interrupted run had done is not among them."""
     failures: tuple[Exception | None, ...] = field(default=())
     """Why a record could not be run or scored, one a record; None where it could."""
+    called: tuple[tuple[str, ...], ...] = field(default=())
+    """The predictors of the program that a run called, one tuple a run; runs in which none was seen are left out."""
 
     @property
     def reflections(self) -> list[Reflection]:
@@ -64,10 +67,13 @@ def learn_batch(
         return learned
 
     outcomes = executor.run(learn, range(len(batch.items)), on_done=stop_if_fatal)
+    names = names_of_components(program)
+    called = [components_that_ran(trajectories[position], names) for position in sorted(trajectories)]
     return LearnedBatch(
         records=tuple(_learned(batch.record_ids[outcome.index], outcome) for outcome in outcomes),
         trajectories=tuple(trajectories[position] for position in sorted(trajectories)),
         failures=tuple(outcome.error for outcome in outcomes),
+        called=tuple(ran for ran in called if not set(names.values()).isdisjoint(ran)),
     )
 
 
@@ -129,6 +135,8 @@ def record_round(
         cached_calls=after.cached_calls - before.cached_calls,
         metric_calls=after.metric_calls,
         feedback=tuple(record.feedback for record in learned.records),
+        traced=len(learned.called),
+        reached=tuple(sorted({name for names in learned.called for name in names})),
     )
 
 

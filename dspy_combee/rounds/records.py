@@ -160,6 +160,10 @@ class RoundRecord:
     """Examples scored since the run began, up to the end of this round."""
     feedback: tuple[str, ...] = field(default=(), repr=False)
     """The metric's words or the error text, one a record, long ones cut; empty in old rounds of a very long run."""
+    traced: int = 0
+    """In how many of its runs some predictor of the program was seen; those that were recalled are not among them."""
+    reached: tuple[str, ...] = ()
+    """The predictors that were called in any of these runs, by name."""
 
     @property
     def train_score(self) -> float | None:
@@ -177,7 +181,7 @@ class RoundRecord:
         known = dict(state)
         known["updates"] = tuple(ComponentUpdate.from_dict(update) for update in state["updates"])
         known["errors"] = tuple((record_id, text) for record_id, text in state["errors"])
-        for name in ("record_ids", "examples", "scores", "feedback"):
+        for name in ("record_ids", "examples", "scores", "feedback", "reached"):
             known[name] = tuple(state.get(name, ()))
         return cls(**known)
 

@@ -5,6 +5,7 @@ A position in a source says everything about what comes next, so that a resumed 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -12,6 +13,9 @@ from typing import Any, Protocol
 
 from dspy_combee.learners.base import Trajectory
 from dspy_combee.seeding import branch_rng
+
+RECORD_ID = re.compile(r"r(\d+)")
+"""How the sources name their records: one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ class Batch:
     items: tuple[Any, ...]
     """Examples, or trajectories that need no run."""
     record_ids: tuple[str, ...]
-    """One an item, unique within the run."""
+    """One an item, unique within the run and, with `first_record`, among the runs that taught the program."""
     examples: tuple[int, ...]
     """The position of each item in the trainset, or in the stream."""
     epoch: int
@@ -47,8 +51,23 @@ class TrainingSource(Protocol):
 class ExampleSource:
     """Training examples in epochs, each in an order of its own that depends on the seed alone."""
 
-    def __init__(self, trainset: Sequence[Any], *, epochs: int = 1, seed: int = 0, shuffle: bool = True) -> None:
+    def __init__(
+        self,
+        trainset: Sequence[Any],
+        *,
+        epochs: int = 1,
+        seed: int = 0,
+        shuffle: bool = True,
+        first_record: int = 1,
+    ) -> None:
         """Store the examples; the sequence is not modified.
+
+        Args:
+            trainset: The examples.
+            epochs: How often they are gone through.
+            seed: For the order of each epoch.
+            shuffle: Whether an epoch has an order of its own.
+            first_record: The number of the first record.
 
         Raises:
             ValueError: There are no examples, or `epochs` is below 1.
@@ -61,6 +80,7 @@ class ExampleSource:
         self._epochs = epochs
         self._seed = seed
         self._shuffle = shuffle
+        self._first_record = first_record
 
     @property
     def total(self) -> int:
@@ -76,7 +96,7 @@ class ExampleSource:
         indices = tuple(self._order(epoch)[start : start + count])
         return Batch(
             items=tuple(self._trainset[index] for index in indices),
-            record_ids=tuple(f"r{position + offset + 1}" for offset in range(len(indices))),
+            record_ids=_record_ids(self._first_record + position, len(indices)),
             examples=indices,
             epoch=epoch,
             ends_epoch=start + len(indices) == size,
@@ -92,11 +112,12 @@ class ExampleSource:
 class TraceSource:
     """Recorded trajectories, read once from any iterable; only one batch is held at a time."""
 
-    def __init__(self, traces: Iterable[Trajectory]) -> None:
-        """Store the iterable; nothing is read yet."""
+    def __init__(self, traces: Iterable[Trajectory], *, first_record: int = 1) -> None:
+        """Store the iterable, and the number of the first record; nothing is read yet."""
         self._traces: Iterator[Trajectory] = iter(traces)
         self._total = len(traces) if isinstance(traces, Sequence) else None
         self._position = 0
+        self._first_record = first_record
 
     @property
     def total(self) -> int | None:
@@ -119,7 +140,7 @@ class TraceSource:
         if wrong is not None:
             raise TypeError(f"traces must be Trajectory objects, got {type(wrong).__name__}; read rows by TraceReader")
         self._position = position + len(taken)
-        record_ids = tuple(f"r{position + offset + 1}" for offset in range(len(taken)))
+        record_ids = _record_ids(self._first_record + position, len(taken))
         return Batch(
             items=tuple(replace(trace, record_id=name) for trace, name in zip(taken, record_ids, strict=True)),
             record_ids=record_ids,
@@ -127,3 +148,7 @@ class TraceSource:
             epoch=0,
             ends_epoch=len(taken) < count,
         )
+
+
+def _record_ids(first: int, count: int) -> tuple[str, ...]:
+    return tuple(f"r{number}" for number in range(first, first + count))

@@ -30,7 +30,7 @@ def judge(lessons, reply=judging, **settings):
 
 def test_coverage_and_specificity_are_counted_over_all_groups():
     judgement, engine = judge("item 1: K-17\nitem 2: K-27\nbe careful with item 3")
-    assert judgement == Judgement(fully=2, partly=1, missing=4, generic=1)
+    assert judgement == Judgement(fully=2, partly=1, missing=4, generic=1, fully_covered=("r1", "r2"))
     assert judgement.coverage == pytest.approx(2.5 / 7)
     assert judgement.specificity == pytest.approx(2 / 3)
     assert engine.calls == 2

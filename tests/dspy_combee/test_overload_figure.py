@@ -93,6 +93,23 @@ def test_what_is_cited_but_not_kept_is_counted():
     assert (row["kept"], row["cited_but_lost"]) == (0, 9)
 
 
+def test_the_judge_reads_the_rows_of_a_file_and_its_agreement_with_the_count_is_shown(tmp_path):
+    def lenient(prompt, number):
+        if "`verdicts`" not in prompt:
+            return attentive(prompt, number)
+        ids = dict.fromkeys(re.findall(r"^\[(r\d+)\]$", prompt, re.MULTILINE))
+        verdicts = [{"record_id": rid, "covered": "fully", "specific": "specific"} for rid in ids]
+        return f"[[ ## verdicts ## ]]\n{json.dumps(verdicts)}"
+
+    asked = ("--counts", "9", "--seeds", "0", "--variants", "top_k, lessons", "--out", str(tmp_path / "o"))
+    run(*asked)
+    (row,), calls = run(*asked, "--judge", reply=lenient)
+    assert calls == 2, "nine reflections, five a call, and no call for the aggregation"
+    assert (row["kept"], row["judge"]["fully"], row["judge"]["agrees"]) == (3, 9, 3)
+    assert run(*asked, "--judge")[1] == 0
+    assert overload.table([row]).splitlines()[-1].endswith("| 9 | 100 | 33 |")
+
+
 def test_the_table_shows_what_each_seed_kept():
     shared = {"count": 9, "variant": "top_k, rewrite", "bare": False, "calls": 1, "input_tokens": 1000}
     shared |= {"output_tokens": 50, "seconds": 2.0, "lines": 1, "cited_but_lost": 0}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dspy_combee.scan import near_equal_sizes, plan_reduce, plan_scan
+from dspy_combee.scan import DEFAULT_MAX_FAN_IN, near_equal_sizes, plan_reduce, plan_scan
 
 plans = st.fixed_dictionaries(
     {
@@ -47,24 +47,36 @@ def test_copies_never_exceed_the_groups(case):
     assert first.copies <= min(case["copies"], len(first.group_sizes))
 
 
-@given(st.integers(1, 1024))
+@given(st.integers(1, 56))
 def test_two_levels_with_square_root_groups_are_the_default(count):
-    plan = plan_scan(count)
+    plan = plan_scan(count, copies=2)
     groups = math.isqrt(count)
     assert len(plan.levels[0].group_sizes) == groups
     assert plan.calls == (groups + 1 if groups > 1 else 1)
-    assert plan.largest_call <= math.ceil(count / groups)
 
 
-@pytest.mark.parametrize("count", [1025, 2000, 5000, 100_000])
-def test_thousands_of_items_get_more_levels_instead_of_large_calls(count):
+@given(st.integers(65, 20_000))
+def test_large_batches_get_more_groups_and_levels_instead_of_large_calls(count):
     plan = plan_scan(count, copies=2)
-    assert len(plan.levels) >= 3
-    assert plan.largest_call <= 64
+    assert plan.largest_call <= DEFAULT_MAX_FAN_IN
+    assert len(plan.levels[0].group_sizes) == math.ceil(2 * count / DEFAULT_MAX_FAN_IN)
+
+
+@given(st.integers(4, 5000), st.integers(1, 4))
+def test_the_published_tree_is_had_with_a_fan_in_of_all_copies(count, copies):
+    plan = plan_scan(count, max_fan_in=copies * count, copies=copies)
+    assert [len(level.group_sizes) for level in plan.levels] == [math.isqrt(count), 1]
 
 
 def test_group_size_overrides_the_square_root():
     assert plan_scan(50, group_size=10).levels[0].group_sizes == (10,) * 5
+
+
+@given(st.integers(1, 500), st.integers(1, 60), st.integers(1, 4))
+def test_a_group_size_that_the_user_asks_for_is_not_cut_by_the_default_fan_in(count, group_size, copies):
+    assert len(plan_scan(count, group_size=group_size, copies=copies).levels[0].group_sizes) == math.ceil(
+        count / group_size
+    )
 
 
 def test_three_records_are_one_call():

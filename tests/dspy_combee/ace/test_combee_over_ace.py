@@ -1,12 +1,14 @@
 """Combee over ACE: the same settings, limits and kind of result as over GEPA."""
 
 import json
+import re
 from dataclasses import replace
 
 import dspy
 import pytest
 
 from dspy_combee.ace import ACE
+from dspy_combee.aggregation import NAMES, make_aggregation
 from dspy_combee.batch_size import BatchSizeController
 from dspy_combee.combee import Combee
 from dspy_combee.errors import ResumeMismatchError
@@ -125,6 +127,66 @@ def test_a_frozen_predictor_stays_as_it_is(world, say):
     taught = compiled(world, student, combee(world, frozen=["first"]))
     assert taught.first.signature.instructions == student.first.signature.instructions
     assert len(playbook_of(taught.second)) == 8
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_aggregation_teaches_under_ace(world, program, say, name):
+    usual = world.answer_reflection
+
+    def answer(prompt):
+        if "Summarise what" not in prompt:
+            return usual(prompt)
+        found = re.findall(r"\[r\d+\]\nInsight: .+", prompt)
+        return say(summary="\n".join(found))
+
+    world.answer_reflection = answer
+    optimizer = combee(world, aggregation=name)
+    book = Playbook.from_program(compiled(world, program, optimizer))
+    (one,) = optimizer.last_result.rounds
+    assert len(book) == (2 if name == "top_k" else 8)
+    assert all(entry.record_ids for entry in book.entries)
+    assert len(one.calls) == make_aggregation(name).calls_for(8)
+    assert not any(call.error for call in one.calls)
+
+
+class Branch(dspy.Module):
+    """Two predictors, one of which is never called."""
+
+    def __init__(self):
+        super().__init__()
+        self.used = dspy.Predict("question -> answer")
+        self.rare = dspy.Predict("question -> answer")
+
+    def forward(self, question):
+        return self.used(question=question)
+
+
+def test_a_predictor_that_is_never_reached_is_reported_also_after_a_resume(world, tmp_path):
+    for _ in range(2):
+        optimizer = combee(world, base={"max_epochs": 2}, log_dir=tmp_path)
+        compiled(world, Branch(), optimizer)
+        assert optimizer.last_result.unreached == {"rare": 16}
+
+
+def test_traces_that_hold_no_calls_say_nothing_of_what_is_never_reached(world):
+    optimizer = combee(world)
+    rows = [{"inputs": {"question": e.question}, "output": {"answer": "?"}, "score": 0.0} for e in world.examples()]
+    with dspy.context(lm=world.task_lm):
+        optimizer.learn(Branch(), rows)
+    assert optimizer.last_result.rounds
+    assert optimizer.last_result.unreached == {}
+
+
+def test_a_second_compile_gives_no_record_the_id_of_one_of_the_first(world, program):
+    first = compiled(world, program, combee(world), trainset=world.examples("apple", "fig"))
+    optimizer = combee(world)
+    second = compiled(world, first, optimizer, trainset=world.examples("grape", "fig"))
+    taught_by = {entry.text: entry.record_ids for entry in Playbook.from_program(second).entries}
+    apple, fig, grape = (f"The code of {fruit} is {world.codes[fruit]}." for fruit in ("apple", "fig", "grape"))
+    assert {*taught_by[apple], *taught_by[fig]} >= {"r1", "r2"}
+    (source,) = optimizer.last_result.provenance.sources_of(grape)
+    assert source.record_id in {"r3", "r4"}
+    assert set(taught_by[grape]) == {source.record_id}
 
 
 def test_patience_counts_validations(world, program, say):

@@ -13,6 +13,7 @@ import pytest
 from dspy.teleprompt.gepa.instruction_proposal import InstructionProposer
 from gepa.strategies.proposal_sampling import IndependentSampling
 
+from dspy_combee.aggregation import NAMES
 from dspy_combee.aggregation.scan import Scan
 from dspy_combee.lessons import OPENING, split_instruction
 from dspy_combee.testing import asks_for_lessons, lessons_reply
@@ -32,6 +33,33 @@ def test_every_failed_record_becomes_a_lesson(make_world):
     rounds = optimizer.last_result.rounds
     assert [(one.batch_size, one.is_accepted, one.entries) for one in rounds[:2]] == [(6, True, 6), (6, True, 12)]
     assert rounds[0].uncited == ()
+
+
+@pytest.mark.parametrize("form", ["lessons", "rewrite"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_aggregation_teaches_under_gepa_in_both_forms(make_world, name, form):
+    def reflect(prompt, _):
+        if "`summary`" in prompt:
+            return "[[ ## summary ## ]]\n" + prompt.rsplit("[[ ## reflections ## ]]", 1)[1].split("Respond with")[0]
+        found = re.findall(r"(?:\[(r\d+)\]\n)?Inputs: question = q(\d+)", prompt)
+        if asks_for_lessons(prompt):
+            return lessons_reply((rid, f"when asked q{question} answer {question}") for rid, question in found)
+        if "`operations`" in prompt:
+            return "[[ ## operations ## ]]\nNONE"
+        questions = dict.fromkeys(re.findall(r"q(\d+)\b", prompt))
+        text = " ".join(f"when asked q{question} answer {question}." for question in questions)
+        is_upper = "[[ ## proposals ## ]]" in prompt
+        return f"[[ ## new_instruction ## ]]\n{text}" if is_upper else json.dumps({"new_instruction": text})
+
+    world = make_world(reflect=reflect)
+    optimizer = world.combee(aggregation=name, form=form, batch_size=9)
+    program = world.compile(optimizer)
+    first = optimizer.last_result.rounds[0]
+    taught = set(re.findall(r"when asked q(\d+) answer \1", program.signature.instructions))
+    assert not any(call.error for call in first.calls)
+    assert first.is_accepted
+    assert len(first.uncited) == (6 if name == "top_k" else 0)
+    assert len(taught) >= 9 - len(first.uncited)
 
 
 def test_the_users_own_text_stays_byte_identical(make_world):
