@@ -33,6 +33,7 @@ from dspy_evocue.instrument import (
 )
 from dspy_evocue.observer import following
 from dspy_evocue.running import Execution, Journal
+from dspy_evocue.swapping import SWAP_LOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,11 +259,16 @@ def program_key(program: Any) -> str:
     told = {name: _told(predictor) for name, predictor in predictors.items()}
     others = {
         name: parameter.dump_state()
-        for name, parameter in program.named_parameters()
+        for name, parameter in _parameters(program)
         if not isinstance(parameter, dspy.Predict) and hasattr(parameter, "dump_state")
     }
     edits = {name: [edit.edit_id for edit in state.edits] for name, state in states_inside(program).items()}
     return fingerprint([told, others, edits])
+
+
+def _parameters(program: Any) -> list[tuple[str, Any]]:
+    with SWAP_LOCK:
+        return program.named_parameters()
 
 
 def _told(predictor: Any) -> Mapping[str, Any]:

@@ -99,8 +99,7 @@ def _held_out(
         problem.metric,
         environment=problem.environment,
         learned=result.identity.data_roles,
-        # Both programs share their tools, so one run at a time.
-        num_threads=1,
+        num_threads=options.num_threads,
         log_dir=options.log_dir,
         progress=options.progress,
     )
