@@ -76,8 +76,7 @@ def main() -> None:
             metric,
             environment=environment,
             learned=result.identity.data_roles,
-            # Both programs share their tools, so one run at a time.
-            num_threads=1,
+            num_threads=threads,
             progress=False,
         )
     print(f"\n{HELD_OUT} episodes that were never tried: {comparison}")

@@ -15,6 +15,8 @@ from typing import Any
 import dspy
 from dspy.predict.parameter import Parameter
 
+from dspy_evocue.swapping import SWAP_LOCK
+
 logger = logging.getLogger(__name__)
 
 
@@ -25,7 +27,8 @@ def copy_program(program: Any) -> Any:
     warning of the logger.
     """
     copier = _Copier()
-    copied = copier.copy(program)
+    with SWAP_LOCK:
+        copied = copier.copy(program)
     copier.report_unbound(program)
     return copied
 

@@ -21,7 +21,7 @@ from dspy_evocue.artifact import states_inside
 from dspy_evocue.checkpoints import Recorder, Tape
 from dspy_evocue.edits import Edit
 from dspy_evocue.environments import ENVIRONMENT_KEY, Environment, ForkingEnvironment
-from dspy_evocue.errors import Divergence, EnvironmentFault, RecordingError
+from dspy_evocue.errors import Divergence, EnvironmentDivergence, EnvironmentFault, RecordingError
 from dspy_evocue.features import FeatureFunction, FeatureSet
 from dspy_evocue.fingerprints import canonical, fingerprint
 from dspy_evocue.instrument import (
@@ -31,8 +31,10 @@ from dspy_evocue.instrument import (
     observed,
     state_of,
 )
+from dspy_evocue.missing_scores import MissingScore
 from dspy_evocue.observer import following
 from dspy_evocue.running import Execution, Journal
+from dspy_evocue.swapping import SWAP_LOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,8 @@ class Episode:
     """The metric's own words."""
     error: str = ""
     """What the program raised."""
-    missing: str = ""
-    """Why there is no score; empty when there is one."""
+    missing: MissingScore | None = None
+    """Why nothing could be scored; None when the metric or `failure_score` had the last word."""
     spend: Spend = field(default_factory=Spend)
     """What the program's calls took; the metric's own are not in it."""
     seconds: float = 0.0
@@ -162,7 +164,7 @@ def run_episode(
             with following(execution):
                 run.call(plan.program, example, environment)
         if execution.outage:
-            run.missing = f"the language model failed: {execution.outage}"
+            run.missing = MissingScore("model", f"the language model failed: {execution.outage}")
         score, feedback = run.scored(plan, example)
     return Episode(
         prediction=run.prediction,
@@ -181,17 +183,17 @@ class _Run:
 
     prediction: Any = None
     error: str = ""
-    missing: str = ""
+    missing: MissingScore | None = None
 
     def call(self, program: Any, example: Any, environment: Environment | None) -> None:
         try:
             if environment is not None:
                 _reset(environment, example)
             self.prediction = _call(program, example.inputs().toDict())
+        except (EnvironmentDivergence, EnvironmentFault) as fault:
+            self.missing = MissingScore("environment", str(fault))
         except Divergence as divergence:
-            self.missing = f"the replay diverged: {divergence}"
-        except EnvironmentFault as fault:
-            self.missing = str(fault)
+            self.missing = MissingScore("replay", f"the replay diverged: {divergence}")
         except Exception as error:  # noqa: BLE001  the boundary at which a program's failure becomes data
             self.error = f"{type(error).__name__}: {error}"
 
@@ -205,7 +207,7 @@ class _Run:
         except MetricError:
             raise
         except Exception as error:  # noqa: BLE001  the metric's failure on one run is missing evidence
-            self.missing = f"the metric raised {type(error).__name__}: {error}"
+            self.missing = MissingScore("metric", f"the metric raised {type(error).__name__}: {error}")
             return None, ""
         finally:
             for meter in plan.meters:
@@ -258,11 +260,16 @@ def program_key(program: Any) -> str:
     told = {name: _told(predictor) for name, predictor in predictors.items()}
     others = {
         name: parameter.dump_state()
-        for name, parameter in program.named_parameters()
+        for name, parameter in _parameters(program)
         if not isinstance(parameter, dspy.Predict) and hasattr(parameter, "dump_state")
     }
     edits = {name: [edit.edit_id for edit in state.edits] for name, state in states_inside(program).items()}
     return fingerprint([told, others, edits])
+
+
+def _parameters(program: Any) -> list[tuple[str, Any]]:
+    with SWAP_LOCK:
+        return program.named_parameters()
 
 
 def _told(predictor: Any) -> Mapping[str, Any]:
@@ -278,12 +285,12 @@ def within_run(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call the environment in the middle of a run, where an ordinary exception could be taken for a tool's error.
 
     Raises:
-        Divergence: When the environment raises: the run cannot be restored then.
+        EnvironmentDivergence: When the environment raises: the run cannot be restored then.
     """
     try:
         return function(*arguments)
     except Exception as error:
-        raise Divergence("the environment", what, f"raised {type(error).__name__}: {error}") from error
+        raise EnvironmentDivergence(what, error) from error
 
 
 def _reset(environment: Environment, example: Any) -> None:

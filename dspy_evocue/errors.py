@@ -81,3 +81,17 @@ class Divergence(BaseException):
     def __str__(self) -> str:
         """Say what differed, and where."""
         return f"{self.where}: the recording has {self.expected}, the replay {self.got}"
+
+
+class EnvironmentDivergence(Divergence):
+    """The environment failed in the middle of a run, where an ordinary exception could be taken for a tool's error."""
+
+    def __init__(self, what: str, error: Exception) -> None:
+        """Name what it was to do, and what it raised."""
+        self.what = what
+        self.error = error
+        super().__init__("the environment", what, f"raised {type(error).__name__}: {error}")
+
+    def __str__(self) -> str:
+        """Say what it could not do."""
+        return f"the environment's {self.what} raised {type(self.error).__name__}: {self.error}"

@@ -69,6 +69,7 @@ def estimate_run(settings: LearnerSettings, student: dspy.Module, pools: TaskPoo
         confirmation_tasks=len(pools.confirmation),
         reasons=(
             f"{settings.max_rounds} rounds of {recorded} recorded runs, {trials} trials and {pairs} confirmation pairs",
+            "a run is taken to call each predictor once, and those of a loop with max_iters that often",
             "calls before a checkpoint and stopping early make it less",
             "repeated calls after failures and the metric's own calls are not included",
         ),

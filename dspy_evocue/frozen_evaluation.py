@@ -134,9 +134,9 @@ class _Pair:
     def _arm(self, plan: RunPlan, meter: Meter) -> ArmOutcome:
         meter.check()
         episode = record_run(plan, self.example, rollout_id=self.rollout_id).episode
-        if not episode.missing and not episode.error:
+        if episode.missing is None and not episode.error:
             meter.count_metric_calls()
-        return ArmOutcome(episode.score, failure=episode.missing or episode.error, spend=episode.spend)
+        return ArmOutcome(episode.score, failure=str(episode.missing or episode.error), spend=episode.spend)
 
     def not_run(self, reason: str) -> ComparedTask:
         """Return what stands for a task that was not run."""

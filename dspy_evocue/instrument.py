@@ -72,22 +72,24 @@ def state_of(program: Any) -> EditedState | None:
 
 def editable_predictors(program: Any) -> dict[str, Any]:
     """Return the predictors to which an edit can be attached, by the names that `named_predictors()` gives."""
-    return dict(program.named_predictors())
+    with SWAP_LOCK:
+        return dict(program.named_predictors())
 
 
 def frozen_predictors(program: Any) -> dict[str, Any]:
     """Return the other predictors that the program holds (in compiled sub-modules, or deeper in containers)."""
-    editable = {id(predictor) for predictor in editable_predictors(program).values()}
-    return {
-        name.removeprefix("self."): predictor
-        for name, predictor in program.named_sub_modules(dspy.Predict)
-        if id(predictor) not in editable
-    }
+    with SWAP_LOCK:
+        editable = {id(predictor) for predictor in editable_predictors(program).values()}
+        return {
+            name.removeprefix("self."): predictor
+            for name, predictor in program.named_sub_modules(dspy.Predict)
+            if id(predictor) not in editable
+        }
 
 
 def prepare(program: Any, token: str) -> None:
     """Make every editable predictor report its entries under its name. Cheap when all of them do already."""
-    for name, predictor in program.named_predictors():
+    for name, predictor in editable_predictors(program).items():
         if vars(predictor).get(NAMES, {}).get(token) != (name, "predictor"):
             with SWAP_LOCK:
                 _name(predictor, token, name, "predictor")
@@ -160,20 +162,25 @@ def _name(predictor: Any, token: str, name: str, kind: NodeKind) -> None:
 
 def forget_name(predictor: Any, token: str) -> None:
     """Undo the naming of a predictor for one program."""
-    names = {key: value for key, value in vars(predictor).pop(NAMES, {}).items() if key != token}
+    names = {key: value for key, value in vars(predictor).get(NAMES, {}).items() if key != token}
+    # In one step: another program that knows the predictor may be calling it in another thread.
     if names:
         vars(predictor)[NAMES] = names
+    else:
+        vars(predictor).pop(NAMES, None)
     settle_class(predictor)
 
 
 def iteration_limits(program: Any) -> dict[str, int]:
     """Return the most entries of each predictor of a module that has `max_iters`, by the predictor's name."""
     limits: dict[str, int] = {}
-    for path, module in program.named_sub_modules(dspy.Module):
+    with SWAP_LOCK:
+        modules = list(program.named_sub_modules(dspy.Module))
+    for path, module in modules:
         limit = vars(module).get("max_iters")
         if isinstance(limit, int):
             prefix = path.removeprefix("self").removeprefix(".")
-            for name, value in vars(module).items():
+            for name, value in list(vars(module).items()):
                 if isinstance(value, dspy.Predict):
                     limits[f"{prefix}.{name}" if prefix else name] = limit
     return limits

@@ -1,7 +1,8 @@
 """Residual goals: what a task requires that the public history does not yet show as satisfied (EvoCUE).
 
 A model lists the requirements and cites the step that shows each one; code checks the citations. An episode in which
-everything is shown and that still failed has another fault: *how* it was completed.
+everything is shown and that still failed has another fault: *how* it was completed. This is hindsight for proposals; no
+rule tests it (see DESIGN.md).
 """
 
 from __future__ import annotations
@@ -49,17 +50,6 @@ class ResidualGoals:
     def residual(self) -> tuple[str, ...]:
         """The requirements that no step shows as satisfied."""
         return tuple(goal.requirement for goal in self.goals if goal.observed_at is None)
-
-    def status_at(self, step: int) -> str:
-        """Return the feature that a rule may test: what stood open before this step (from 1).
-
-        Returns:
-            "missing" while a requirement was not yet shown, "observed" when all were, "unknown" without any.
-        """
-        if not self.goals:
-            return "unknown"
-        shown = all(goal.observed_at is not None and goal.observed_at < step for goal in self.goals)
-        return "observed" if shown else "missing"
 
     def __str__(self) -> str:
         if self.diagnosis == "wrongly_completed":

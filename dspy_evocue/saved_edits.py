@@ -17,6 +17,7 @@ from dspy_evocue.edits import Edit, edit_from_dict
 from dspy_evocue.errors import ArtifactError, CallSiteNotFoundError
 from dspy_evocue.features import FeatureSet
 from dspy_evocue.instrument import editable_predictors
+from dspy_evocue.swapping import SWAP_LOCK
 
 STATE_KEY = "evocue"
 """The key of the edits in a saved state."""
@@ -31,7 +32,8 @@ def programs_inside(program: Any) -> dict[str, Any]:
     names is listed under the first.
     """
     found: dict[str, Any] = {}
-    _collect_programs(program, "", found)
+    with SWAP_LOCK:
+        _collect_programs(program, "", found)
     return found
 
 

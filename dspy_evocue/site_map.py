@@ -130,7 +130,8 @@ def list_sites(
     made = [outcome.value for outcome in outcomes if outcome.value is not None]
     failures = [f"{type(outcome.error).__name__}: {outcome.error}" for outcome in outcomes if outcome.error is not None]
     every = [*recordings, *made]
-    failures += [run.episode.error or run.episode.missing for run in every if run.episode.error or run.episode.missing]
+    faults = [run.episode.error or run.episode.missing for run in every]
+    failures += [str(fault) for fault in faults if fault]
     tapes = [run.tape for run in every]
     return SiteMap(_edges(tapes), _nodes(program, tapes), len(tapes), tuple(failures))
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 SWAP_LOCK = threading.RLock()
-"""Held while classes of instances are swapped, and while what asks for a swap is changed."""
+"""Held while classes of instances are swapped, while what asks for a swap is changed, and while a program is walked:
+attributes come and go with a swap, and another thread may be looking through them."""
 
 _MARK = "_evocue_is_swapped"
 _makers: dict[str, Callable[[type], type]] = {}

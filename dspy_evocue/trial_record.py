@@ -8,6 +8,7 @@ from typing import Any
 
 from dspy_combee.runtime.budget import Spend
 from dspy_evocue.checkpoints import Event, Tape
+from dspy_evocue.missing_scores import MissingKind
 from dspy_evocue.rules import RuleEvidence, TrialKind, TrialStatus
 
 
@@ -39,6 +40,8 @@ class TrialRecord:
     reason: str = ""
     """Why the trial is unresolved, unreached or skipped; in a failed attempt what the program raised, or what the edit
     could not do."""
+    missing: MissingKind | None = None
+    """Whose fault it is that an unresolved trial has no scores; None for every other trial."""
     site: str = ""
     """The edge on which the edit acted first."""
     checkpoint: int | None = None

@@ -49,10 +49,6 @@ class TrialsInterrupted(KeyboardInterrupt):
         super().__init__(f"interrupted after {len(records)} trials; they are in the exception's records")
 
 
-NOT_RUN = "not run: "
-"""How the reason of a trial begins that a spent budget kept from running."""
-
-
 def run_trials(
     program: Any,
     requests: Sequence[TrialRequest],
@@ -164,7 +160,7 @@ def record_runs(
 
 def is_not_run(record: TrialRecord) -> bool:
     """Say whether a record stands for a trial that a spent budget kept from running."""
-    return record.reason.startswith(NOT_RUN)
+    return record.missing == "not_run"
 
 
 _Item = TypeVar("_Item")
@@ -295,4 +291,4 @@ class _Runner:
         kind: TrialKind = "task_start" if trial.from_start else "matched_prefix"
         ids = tuple(edit.edit_id for edit in trial.edits)
         blank = TrialRecord(trial.task_id, ids, kind, "unresolved", rollout_id=trial.rollout_id)
-        return replace(blank, reason=NOT_RUN + self.stop_reason)
+        return replace(blank, reason=f"not run: {self.stop_reason}", missing="not_run")

@@ -31,6 +31,7 @@ from dspy_evocue.episodes import (
 )
 from dspy_evocue.features import FeatureFunction
 from dspy_evocue.fingerprints import fingerprint
+from dspy_evocue.missing_scores import MissingScore
 from dspy_evocue.rules import TrialKind, TrialStatus
 from dspy_evocue.trial_record import TrialRecord, behaviour_changes
 
@@ -134,7 +135,8 @@ class Trial:
         recording = self.given or record_run(self.plan, self.example)
         blank = self._blank(recording=Spend() if self.given else recording.episode.spend)
         if recording.episode.missing and not recording.tape.events:
-            return replace(blank, status="unresolved", reason=f"no recording: {recording.episode.missing}")
+            missing = recording.episode.missing
+            return replace(blank, status="unresolved", reason=f"no recording: {missing}", missing=missing.kind)
         checkpoint = _first([recording.tape.checkpoint(edit) for edit in self.edits])
         if checkpoint is None:
             entered = any(recording.tape.entered(edit) for edit in self.edits)
@@ -184,11 +186,11 @@ class Trial:
                 rollout_id=self.rollout_id,
             )
         if isinstance(journal, Replayer):
-            missing = episode.missing or journal.fault
+            missing = episode.missing or (MissingScore("replay", journal.fault) if journal.fault else None)
             episode = replace(episode, missing=missing, score=None if missing else episode.score)
         return _Arm(episode, journal.tape)
 
-    def _judged(self, parent: _Arm, edited: _Arm, fault: str = "") -> TrialRecord:
+    def _judged(self, parent: _Arm, edited: _Arm, fault: MissingScore | None = None) -> TrialRecord:
         """Make the record of two arms; a score that is missing on one side is dropped on both."""
         record = replace(
             self._blank(Spend()),
@@ -196,11 +198,12 @@ class Trial:
             edited=edited.episode.spend,
             feedback=(parent.episode.feedback, edited.episode.feedback),
         )
-        if fault:
-            return replace(record, reason=f"parent arm: {fault}")
+        if fault is not None:
+            return replace(record, reason=f"parent arm: {fault}", missing=fault.kind)
         for name, arm in (("parent", parent), ("edited", edited)):
             if arm.episode.score is None:
-                return replace(record, reason=f"{name} arm: {arm.episode.missing or arm.episode.error}")
+                missing = arm.episode.missing or MissingScore("program", arm.episode.error)
+                return replace(record, reason=f"{name} arm: {missing}", missing=missing.kind)
         failure = edited.episode.error or self._attempt_failure(edited.tape)
         return replace(
             record,
@@ -239,8 +242,8 @@ def _replayer(tape: Tape, checkpoint: Checkpoint, environment: Environment | Non
     )
 
 
-def _control_fault(recorded: Tape, parent: Tape, checkpoint: Checkpoint) -> str:
-    """Say where the parent arm called a tool as the recording did, and saw something else; empty when nowhere.
+def _control_fault(recorded: Tape, parent: Tape, checkpoint: Checkpoint) -> MissingScore | None:
+    """Say where the parent arm called a tool as the recording did, and saw something else; None when nowhere.
 
     Compared are the tool calls from the checkpoint on, for as long as both make the same ones: as long as they do, the
     world must answer the same, or it was not restored.
@@ -249,13 +252,14 @@ def _control_fault(recorded: Tape, parent: Tape, checkpoint: Checkpoint) -> str:
     now = [event for event in parent.events if event.kind == "tool"]
     for old, new in zip(then, now, strict=False):
         if (old.node, old.input_key, old.branch) != (new.node, new.input_key, new.branch):
-            return ""
+            return None
         if old.outcome_key != new.outcome_key:
-            return (
+            return MissingScore(
+                "control_check",
                 f"control check: the parent arm called {old.node} as the recording did, but observed "
-                f"{new.output!r:.150} in place of {old.output!r:.150}; the tools' world was not restored"
+                f"{new.output!r:.150} in place of {old.output!r:.150}; the tools' world was not restored",
             )
-    return ""
+    return None
 
 
 def _first(checkpoints: Sequence[Checkpoint | None]) -> Checkpoint | None:

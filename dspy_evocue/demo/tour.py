@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -60,13 +61,32 @@ def run_tour(
         write("Its call sites, in three runs:")
         write(_indented(str(list_sites(problem.agent, train[:3], environment=problem.environment))))
         write(f"\nLearning takes {optimizer.estimate(problem.agent, trainset=train)}\n")
-        program = optimizer.compile(problem.agent, trainset=train)
+        try:
+            program = optimizer.compile(problem.agent, trainset=train)
+        finally:
+            # Also after an interrupt or an outage: what was found until then was paid for.
+            if optimizer.last_result is not None:
+                _write_rounds(optimizer.last_result, write)
         result = optimizer.last_result
         assert result is not None, "compile leaves a result"
-        _write_rounds(result, write)
-        write("On the held-out tasks, each run by both programs:")
-        write(_indented(str(_held_out(problem, program, test, result, options)).replace("; ", "\n")))
+        _write_held_out(problem, program, test, result, options, write)
     return result
+
+
+def _write_held_out(
+    problem: Problem,
+    program: dspy.Module,
+    test: Sequence[dspy.Example],
+    result: EvoCUEResult,
+    options: TourOptions,
+    write: Write,
+) -> None:
+    began = time.monotonic()
+    compared = _held_out(problem, program, test, result, options)
+    unchanged = "" if result.edits else ", which are the same"
+    write(f"On the held-out tasks, each run by both programs{unchanged}:")
+    write(_indented(str(compared).replace("; ", "\n")))
+    write(f"  in {_shown_time(time.monotonic() - began)}")
 
 
 def _held_out(
@@ -79,8 +99,8 @@ def _held_out(
         problem.metric,
         environment=problem.environment,
         learned=result.identity.data_roles,
-        # Both programs share their tools, so one run at a time.
-        num_threads=1,
+        num_threads=options.num_threads,
+        log_dir=options.log_dir,
         progress=options.progress,
     )
 
@@ -91,6 +111,8 @@ def _write_rounds(result: EvoCUEResult, write: Write) -> None:
         write(f"Round {one.number}: the program scores {score} on {len(one.base_scores)} recorded tasks.")
         for name, diagnosis in list(one.diagnoses.items())[:1]:
             write(f"  {name}: {diagnosis}")
+        for text, reasons in one.refused:
+            write(f'  Proposed and refused: "{text}": {reasons}')
         for candidate in one.candidates:
             _write_candidate(candidate, write)
         if one.confirmation is not None:
@@ -101,7 +123,9 @@ def _write_rounds(result: EvoCUEResult, write: Write) -> None:
     write(result.explain().partition("\n\n")[0])
     spend, savings = result.spend, result.savings
     write(
-        f"\nIt took {spend.lm_calls} model calls and {spend.metric_calls} scored runs; checkpoints saved "
+        f"\nIt took {spend.lm_calls} model calls ({spend.input_tokens} tokens in, {spend.output_tokens} out; "
+        f"{spend.cached_calls} more were answered by the cache) and {spend.metric_calls} scored runs, earlier parts of "
+        f"a resumed run included, and {_shown_time(result.seconds)} since this start; checkpoints saved "
         f"{savings.prefix_calls} calls, stopping early {savings.trials_not_run} trials and {savings.pairs_not_run} "
         "confirmation pairs.\n"
     )
@@ -121,6 +145,11 @@ def _write_candidate(candidate: CandidateOutcome, write: Write) -> None:
         )
     reason = candidate.reason[:1].upper() + candidate.reason[1:]
     write(f"    {trial_counts(candidate.trials)}. {reason}. {candidate.fate.capitalize()}.")
+
+
+def _shown_time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
 
 
 def _indented(text: str) -> str:

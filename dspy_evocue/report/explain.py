@@ -51,6 +51,11 @@ def _verdict(result: EvoCUEResult) -> str:
         return f"The program has learned {_count(len(result.edits), 'edit')}:"
     tried = sum(len(one.candidates) for one in result.rounds)
     verb = "was" if tried == 1 else "were"
+    if result.stop_reason in ("interrupted", "error", "budget"):
+        return (
+            f"The run ended early and no edit was inherited until then: the program is unchanged. "
+            f"{_count(tried, 'candidate')} {verb} tried in {_count(len(result.rounds), 'round')}."
+        )
     return (
         f"No edit was inherited: the program is unchanged. {_count(tried, 'candidate')} {verb} tried in "
         f"{_count(len(result.rounds), 'round')}; none showed a gain on other tasks that is more than luck."

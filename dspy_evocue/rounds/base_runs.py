@@ -10,7 +10,7 @@ import functools
 import hashlib
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,10 @@ class BaseRuns:
         version = program_key(plan.program)
         steps = [self._step(plan, task, f"base/{version}/{task.task_id}") for task in tasks]
         recordings = paid.run(f"{name}: {STAGE}", steps, missing=lambda recording: recording.episode.missing)
-        reasons = [recording.episode.missing for recording in recordings]
-        if all("the metric raised" in reason for reason in reasons):
+        missing = [recording.episode.missing for recording in recordings]
+        if all(one is not None and one.kind == "metric" for one in missing):
             raise MetricError(
-                f"the metric must be able to score a run, but it failed on all {len(tasks)}: {reasons[0]}"
+                f"the metric must be able to score a run, but it failed on all {len(tasks)}: {missing[0]}"
             )
         return recordings
 
@@ -76,7 +76,8 @@ class BaseRuns:
         self._made[key] = recording
         if self._directory is not None:
             self._save(key, recording)
-        content = {"score": recording.episode.score, "missing": recording.episode.missing}
+        missing = recording.episode.missing
+        content = {"score": recording.episode.score, "missing": None if missing is None else asdict(missing)}
         self._log.keep(KeptStep(key, STAGE, content, spend))
 
     def _path(self, key: str) -> Path:

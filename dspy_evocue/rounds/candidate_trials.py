@@ -17,7 +17,7 @@ from dspy_evocue.edits import Edit
 from dspy_evocue.episodes import Recording, RunPlan
 from dspy_evocue.memory import MemoryRecord, TrialMemory
 from dspy_evocue.proposal_checks import ProposedEdit
-from dspy_evocue.rounds.faults import fault_of
+from dspy_evocue.rounds.faults import missing_from
 from dspy_evocue.rounds.paid_steps import PaidSteps, Step
 from dspy_evocue.rounds.proposed_edits import edit_length
 from dspy_evocue.rounds.settings import LearnerSettings
@@ -135,9 +135,9 @@ class CandidateTrials:
 
     def _run(self, due: Sequence[tuple[Candidate, int]]) -> list[TrialRecord]:
         stage = f"{self.name}: {STAGE}"
-        records = self.paid.run(stage, [self._step(*one, from_start=False) for one in due], missing=_missing)
+        records = self.paid.run(stage, [self._step(*one, from_start=False) for one in due], missing=missing_from)
         again = [index for index, record in enumerate(records) if self._is_worth_a_full_run(record)]
-        full = self.paid.run(stage, [self._step(*due[index], from_start=True) for index in again], missing=_missing)
+        full = self.paid.run(stage, [self._step(*due[index], from_start=True) for index in again], missing=missing_from)
         for index, record in zip(again, full, strict=True):
             records[index] = record
         return records
@@ -163,10 +163,10 @@ class CandidateTrials:
         """Say whether a trial failed because its checkpoint could not be reached, and the world can be reset."""
         if record.kind != "matched_prefix" or record.status != "unresolved":
             return False
-        if fault_of(record.reason) in ("model", "metric"):
+        if record.missing in ("model", "metric"):
             return False
         # Where tools turned out to have a state that nothing resets, runs from the start would share it.
-        return "control check" not in record.reason or self.settings.environment is not None
+        return record.missing != "control_check" or self.settings.environment is not None
 
     def _is_hopeless(self, records: Sequence[TrialRecord], planned: int) -> bool:
         """Say whether the rest of a candidate's trials is not worth its price.
@@ -240,7 +240,3 @@ def trial_step(trial: Trial, key: str, edit_id: str, kind: Any, memory: TrialMem
         known=None if known is None else TrialRecord.from_dict(known.content),
         metric_calls=2,
     )
-
-
-def _missing(record: TrialRecord) -> str:
-    return record.reason if record.status == "unresolved" else ""

@@ -15,6 +15,7 @@ from dspy_evocue.edits import Edit
 from dspy_evocue.episodes import RunPlan
 from dspy_evocue.memory import MemoryRecord, TrialMemory
 from dspy_evocue.rounds.candidate_trials import ROLLOUTS_PER_ROUND, trial_step
+from dspy_evocue.rounds.faults import missing_from
 from dspy_evocue.rounds.paid_steps import PaidSteps, Step
 from dspy_evocue.rounds.tasks import ConfirmationPair
 from dspy_evocue.trial_record import TrialRecord
@@ -58,7 +59,7 @@ class Confirmation:
         pairs: list[TrialRecord] = []
         while len(pairs) < len(self.places):
             wave = self.places[len(pairs) : len(pairs) + self._wave(pairs)]
-            pairs += self.paid.run(f"{self.name}: {STAGE}", [self._step(place) for place in wave], missing=_missing)
+            pairs += self.paid.run(f"{self.name}: {STAGE}", [self._step(place) for place in wave], missing=missing_from)
             gains = [pair.gain for pair in pairs]
             if self._may_look_early and decide(self.criterion, gains).accepted:
                 break
@@ -108,7 +109,3 @@ class Confirmation:
                     content={"stage": STAGE, **decision.to_dict(), "reason": decision.reason + together},
                 )
             )
-
-
-def _missing(record: TrialRecord) -> str:
-    return record.reason if record.status == "unresolved" else ""

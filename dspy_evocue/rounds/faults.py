@@ -6,28 +6,19 @@ noise that is paid for.
 
 from __future__ import annotations
 
-from typing import Literal
-
 from dspy_combee.errors import CombeeError, LMUnavailableError, MetricError
-
-FaultKind = Literal["", "model", "metric", "other"]
+from dspy_evocue.missing_scores import MissingScore
+from dspy_evocue.trial_record import TrialRecord
 
 FIRST_FAILURES = 3
 """So many failures before any success end the run."""
 FAILURES_IN_A_ROW = 10
 """So many failures in a row end it later on."""
 
-_MODEL = "the language model failed"
-_METRIC = "the metric raised"
 
-
-def fault_of(missing: str) -> FaultKind:
-    """Say whose fault a missing score is, from the reason that a run or a trial gives for it."""
-    if not missing:
-        return ""
-    if _MODEL in missing:
-        return "model"
-    return "metric" if _METRIC in missing else "other"
+def missing_from(record: TrialRecord) -> MissingScore | None:
+    """Return why a trial has no scores; None when it has them, or needed none."""
+    return None if record.missing is None else MissingScore(record.missing, record.reason)
 
 
 class FaultWatch:
@@ -36,25 +27,29 @@ class FaultWatch:
     def __init__(self) -> None:
         """Start without any."""
         self._has_succeeded = False
+        self._has_history = False
         self._in_a_row = 0
 
-    def observe(self, missing: str, *, of_stage: int) -> CombeeError | None:
+    def note_history(self) -> None:
+        """Take note that results of an earlier process are known: the first steps are not the first of the run."""
+        self._has_history = True
+
+    def observe(self, missing: MissingScore | None, *, of_stage: int) -> CombeeError | None:
         """Take note of a finished step; return the error that ends the run, if it is time.
 
         Args:
-            missing: Why the step has no score; empty when it has one.
-            of_stage: How many steps the stage has: a stage of two ends the run when both fail.
+            missing: Why the step has no score; None when it has one.
+            of_stage: How many steps the stage has: when the first one has two, the run ends when both fail.
         """
-        kind = fault_of(missing)
-        if kind not in ("model", "metric"):
+        if missing is None or missing.kind not in ("model", "metric"):
             self._has_succeeded = True
             self._in_a_row = 0
             return None
         self._in_a_row += 1
-        limit = FAILURES_IN_A_ROW if self._has_succeeded else min(FIRST_FAILURES, of_stage)
-        if self._in_a_row < limit:
+        first = FIRST_FAILURES if self._has_history else min(FIRST_FAILURES, of_stage)
+        if self._in_a_row < (FAILURES_IN_A_ROW if self._has_succeeded else first):
             return None
-        if kind == "metric":
+        if missing.kind == "metric":
             return MetricError(
                 f"the metric must be able to score runs, but {self._in_a_row} in a row failed: {missing}"
             )

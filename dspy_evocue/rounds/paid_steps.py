@@ -16,7 +16,8 @@ from dspy_combee.errors import BudgetExhausted, CombeeError
 from dspy_combee.runtime.budget import Meter, Spend
 from dspy_combee.runtime.execution.base import Outcome
 from dspy_combee.runtime.execution.threads import ThreadExecutor
-from dspy_evocue.rounds.faults import FaultWatch, fault_of
+from dspy_evocue.missing_scores import MissingScore
+from dspy_evocue.rounds.faults import FaultWatch
 from dspy_evocue.rounds.scoring import counting_metric_calls
 
 Result = TypeVar("Result")
@@ -68,7 +69,7 @@ class PaidSteps:
         stage: str,
         steps: Sequence[Step[Result]],
         *,
-        missing: Callable[[Result], str] | None = None,
+        missing: Callable[[Result], MissingScore | None] | None = None,
     ) -> list[Result]:
         """Return one result a step, in their order.
 
@@ -78,7 +79,7 @@ class PaidSteps:
         Args:
             stage: Named in the progress bar and in the account.
             steps: What to run; the known ones cost nothing.
-            missing: Tells why a result has no score (empty when it has one); None when results have no scores.
+            missing: Tells why a result has no score (None when it has one); None when results have no scores.
 
         Raises:
             BudgetExhausted: When the budget does not allow the next step.
@@ -89,6 +90,8 @@ class PaidSteps:
         from tqdm.auto import tqdm
 
         results: dict[int, Result] = {index: step.known for index, step in enumerate(steps) if step.known is not None}
+        if results:
+            self._faults.note_history()
         todo = [index for index in range(len(steps)) if index not in results]
         if not todo:
             return [results[index] for index in range(len(steps))]
@@ -106,24 +109,22 @@ class PaidSteps:
         return [results[index] for index in range(len(steps))]
 
     def account(
-        self, step: Step[Result], result: Result, spend: Spend, missing: str | None, of_stage: int
+        self, step: Step[Result], result: Result, spend: Spend, missing: MissingScore | None, of_stage: int
     ) -> CombeeError | None:
-        """Keep what a step gave, or hold it back; return the error that ends the run, if it is time.
+        """Keep what a scored step gave, or hold it back; return the error that ends the run, if it is time.
 
         Args:
             step: The step.
             result: What it gave.
             spend: What it took.
-            missing: Why it has no score; empty when it has one, None when steps of its kind have none.
+            missing: Why it has no score; None when it has one.
             of_stage: How many steps its stage has.
         """
-        if fault_of(missing or "") == "model":
+        if missing is not None and missing.kind == "model":
             self._held_back.append(functools.partial(step.keep, result, spend))
         else:
             step.keep(result, spend)
         if missing is None:
-            return None
-        if not missing:
             self.keep_the_rest()
         return self._faults.observe(missing, of_stage=of_stage)
 
@@ -165,7 +166,7 @@ class _StageRun(Generic[Result]):
     todo: Sequence[int]
     results: dict[int, Result]
     paid: PaidSteps
-    missing: Callable[[Result], str] | None
+    missing: Callable[[Result], MissingScore | None] | None
     bar: Any
 
     def take(self, outcome: Outcome[tuple[Result, Spend]]) -> None:
@@ -175,8 +176,12 @@ class _StageRun(Generic[Result]):
         if index in self.results:
             return  # an interrupt struck while it was taken the first time
         result, spend = outcome.value
-        reason = None if self.missing is None else self.missing(result)
-        error = self.paid.account(self.steps[index], result, spend, reason, of_stage=len(self.todo))
+        error = None
+        if self.missing is None:
+            self.steps[index].keep(result, spend)
+        else:
+            reason = self.missing(result)
+            error = self.paid.account(self.steps[index], result, spend, reason, of_stage=len(self.todo))
         self.results[index] = result
         self.bar.update()
         if error is not None:

@@ -5,13 +5,14 @@ Labels, the metric's words and the reasons for a missing score stay behind: noth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dspy_evocue.checkpoints import Event
 from dspy_evocue.episodes import Recording
 from dspy_evocue.public_episodes import PublicEpisode, episode_from
 from dspy_evocue.rounds.tasks import Task
+from dspy_evocue.running import NodeKind
 
 RESULT_NODE = "result"
 """The last step of an episode: what the program returned."""
@@ -21,7 +22,7 @@ ERROR_NODE = "error"
 
 def public_episode(task: Task, recording: Recording) -> PublicEpisode:
     """Return a recorded run as the agent itself could tell it, plus the final score."""
-    steps = [(event.node, _event_text(event)) for event in recording.tape.events if event.kind != "mark"]
+    steps = [(event.node, _TEXTS[event.kind](event)) for event in recording.tape.events if event.kind in _TEXTS]
     episode = recording.episode
     if episode.error:
         steps.append((ERROR_NODE, episode.error))
@@ -30,12 +31,32 @@ def public_episode(task: Task, recording: Recording) -> PublicEpisode:
     return episode_from(task.task_id, dict(task.example.inputs().items()), steps, episode.score)
 
 
-def _event_text(event: Event) -> str:
-    outcome = f"raised {type(event.error).__name__}: {event.error}" if event.error is not None else None
-    if event.kind == "tool":
-        arguments = ", ".join(f"{name}={value!r}" for name, value in event.inputs.items())
-        return f"called with ({arguments}) -> {outcome or event.output}"
-    return outcome or _fields_text(event.output)
+def _tool_text(event: Event) -> str:
+    arguments = ", ".join(f"{name}={value!r}" for name, value in event.inputs.items())
+    return f"called with ({arguments}) -> {_raised(event) or event.output}"
+
+
+def _predictor_text(event: Event) -> str:
+    return _raised(event) or _fields_text(event.output)
+
+
+def _action_text(event: Event) -> str:
+    return "acted on the world; what came of it shows in later steps only"
+
+
+def _raised(event: Event) -> str:
+    return "" if event.error is None else f"raised {type(event.error).__name__}: {event.error}"
+
+
+_TEXTS: Mapping[NodeKind, Callable[[Event], str]] = {
+    "predictor": _predictor_text,
+    "frozen": _predictor_text,
+    "unattached": _predictor_text,
+    "tool": _tool_text,
+    "action": _action_text,
+}
+"""What is shown of which kind of node. A kind that is not here is not shown: a "mark" says only that plain code was
+passed, and nothing was said or seen there."""
 
 
 def _fields_text(output: Any) -> str:

@@ -170,7 +170,7 @@ class RoundRun:
         )
         tried = stage.try_all(candidates)
         self._set_outcomes(tried)
-        not_restored = sum("control check" in trial.reason for one in tried for trial in one.trials)
+        not_restored = sum(trial.missing == "control_check" for one in tried for trial in one.trials)
         if not_restored:
             self._note(
                 f"{not_restored} trials say nothing, because the tools have a state that was not restored; give "

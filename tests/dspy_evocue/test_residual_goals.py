@@ -61,12 +61,6 @@ def test_a_solved_episode_an_unknown_score_and_no_goals_are_told_apart():
     assert diagnosis(0.0) == "unknown"
 
 
-def test_the_status_at_a_step_counts_only_what_was_seen_before_it():
-    found = check_goals(EPISODE, [judged("a room is booked", step=2)])
-    assert [found.status_at(step) for step in (1, 2, 3)] == ["missing", "missing", "observed"]
-    assert check_goals(EPISODE, []).status_at(1) == "unknown"
-
-
 def test_a_reply_that_cannot_be_parsed_gives_no_goals_and_says_so():
     with dspy.context(lm=scripted_lm(lambda prompt, number: "no idea")):
         found = find_residual_goals(EPISODE)

@@ -4,13 +4,14 @@ import threading
 
 import pytest
 
-from dspy_combee.errors import BudgetExhausted, LMUnavailableError
+from dspy_combee.errors import BudgetExhausted, LMUnavailableError, MetricError
 from dspy_combee.runtime.budget import Budget, Meter, Spend
-from dspy_evocue.rounds.faults import FAILURES_IN_A_ROW, FaultWatch, fault_of
+from dspy_evocue.missing_scores import MissingScore
+from dspy_evocue.rounds.faults import FAILURES_IN_A_ROW, FaultWatch
 from dspy_evocue.rounds.paid_steps import PaidSteps, Step
 from dspy_evocue.rounds.step_log import KeptStep, StepLog
 
-DOWN = "the language model failed: 503"
+DOWN = MissingScore("model", "503")
 
 
 def steps(results, kept, *, known=(), metric_calls=0):
@@ -23,6 +24,10 @@ def steps(results, kept, *, known=(), metric_calls=0):
         )
         for index, result in enumerate(results)
     ]
+
+
+def missing_of(result):
+    return result if isinstance(result, MissingScore) else None
 
 
 def paid(threads=4, budget=None):
@@ -67,38 +72,35 @@ def test_what_finished_is_kept_when_a_step_raises():
 def test_failures_of_the_model_are_kept_once_it_answers_again():
     kept = []
     account = paid(threads=1)
-    account.run("stage", steps(["fine", DOWN, DOWN], kept), missing=lambda result: "" if result == "fine" else result)
+    account.run("stage", steps(["fine", DOWN, DOWN], kept), missing=missing_of)
     assert kept == [(0, "fine")]
-    account.run("stage", steps(["fine"], kept), missing=lambda result: "")
+    account.run("stage", steps(["fine"], kept), missing=missing_of)
     assert kept == [(0, "fine"), (0, "fine"), (1, DOWN), (2, DOWN)]
 
 
 def test_an_outage_from_the_start_ends_the_stage_and_keeps_nothing():
     kept = []
     with pytest.raises(LMUnavailableError, match="3 runs in a row have no score"):
-        paid(threads=1).run("stage", steps([DOWN] * 5, kept), missing=lambda result: result)
+        paid(threads=1).run("stage", steps([DOWN] * 5, kept), missing=missing_of)
     assert kept == []
 
 
 def test_a_few_failures_among_successes_are_data():
     watch = FaultWatch()
-    assert watch.observe("", of_stage=20) is None
+    assert watch.observe(None, of_stage=20) is None
     for _ in range(FAILURES_IN_A_ROW - 1):
         assert watch.observe(DOWN, of_stage=20) is None
     assert isinstance(watch.observe(DOWN, of_stage=20), LMUnavailableError)
 
 
 @pytest.mark.parametrize(
-    ("missing", "kind"),
-    [
-        ("", ""),
-        ("parent arm: the language model failed: 429", "model"),
-        ("the metric raised KeyError: 'x'", "metric"),
-        ("the replay diverged: react", "other"),
-    ],
+    ("kind", "error"), [("model", LMUnavailableError), ("metric", MetricError), ("replay", None), ("environment", None)]
 )
-def test_whose_fault_a_missing_score_is(missing, kind):
-    assert fault_of(missing) == kind
+def test_the_kind_of_a_failure_decides_whether_the_run_ends_and_its_words_do_not(kind, error):
+    watch = FaultWatch()
+    words = "the language model failed: the metric raised"
+    found = [watch.observe(MissingScore(kind, words), of_stage=20) for _ in range(3)]
+    assert type(found[-1]) is (error or type(None))
 
 
 def test_a_step_log_is_read_again_by_the_next_process(tmp_path):
