@@ -6,8 +6,9 @@ sides, and what that call does not settle is kept. Pure.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -38,19 +39,40 @@ def find_conflicts(texts: Sequence[str], *, alike: float = ALIKE) -> tuple[Confl
     Returns:
         Pairs in order of the first, then the second position.
     """
-    words = [content_words(text) for text in texts]
-    seen: dict[str, list[int]] = {}
-    found: list[Conflict] = []
-    for index, text in enumerate(texts):
-        shared = Counter(other for word in words[index] for other in seen.get(word, ()))
-        found.extend(
-            Conflict(other, index)
-            for other, count in shared.items()
-            if count >= alike * (len(words[index]) + len(words[other]) - count) and _contradict(texts[other], text)
-        )
-        for word in words[index]:
-            seen.setdefault(word, []).append(index)
+    found = (
+        Conflict(min(pair), max(pair))
+        for pair in _pairs_alike([content_words(text) for text in texts], alike)
+        if _contradict(texts[min(pair)], texts[max(pair)])
+    )
     return tuple(sorted(found, key=lambda conflict: (conflict.first, conflict.second)))
+
+
+def _pairs_alike(words: Sequence[frozenset[str]], alike: float) -> Iterator[tuple[int, int]]:
+    """Return the positions of each two sets that overlap by `alike`, without comparing each with each.
+
+    In one fixed order of words, two such sets share one of their first few (prefix filtering). With the rarest words
+    first, those that all lessons have lead to nobody; with the smallest sets first, a set has to be found only by
+    larger ones, for which fewer of its words will do.
+    """
+    frequency = Counter(word for each in words for word in each)
+    found_under: dict[str, list[int]] = {}
+    for index in sorted(range(len(words)), key=lambda index: len(words[index])):
+        each = words[index]
+        rarest_first = sorted(each, key=lambda word: (frequency[word], word))
+        near = {other for word in rarest_first[: _prefix(each, alike)] for other in found_under.get(word, ())}
+        yield from ((other, index) for other in near if _overlap(words[other], each) >= alike)
+        for word in rarest_first[: _prefix(each, 2 * alike / (1 + alike))]:
+            found_under.setdefault(word, []).append(index)
+
+
+def _prefix(words: frozenset[str], share: float) -> int:
+    """Return how many of a set's words, in a fixed order, hold at least one of any `share` of them."""
+    return len(words) - math.ceil(share * len(words) - 1e-9) + 1
+
+
+def _overlap(one: frozenset[str], other: frozenset[str]) -> float:
+    shared = len(one & other)
+    return shared / (len(one) + len(other) - shared)
 
 
 def side_by_side(conflict: Conflict, record_ids: Sequence[Sequence[str]]) -> str:

@@ -254,4 +254,6 @@ def _fold(one: Lesson, other: Lesson) -> Lesson:
 
 
 def _with_ids(one: Lesson, other: Lesson) -> Lesson:
+    if one.record_ids == other.record_ids:
+        return one
     return replace(one, record_ids=tuple(dict.fromkeys((*one.record_ids, *other.record_ids))))

@@ -42,6 +42,8 @@ def rule_sentences(text: str, *, advice: frozenset[str] = frozenset(), case: str
     """
     unlabelled = _LABEL.sub("", text).strip() or text
     parts = [part for part in sentences(unlabelled) if part.casefold() not in advice] or [unlabelled]
+    if len(parts) == 1:
+        return parts[0]
     of_case = specific_tokens(case)
     beyond = [part for part in parts if specific_tokens(part) - of_case]
     if beyond:

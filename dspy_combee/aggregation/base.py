@@ -39,6 +39,8 @@ class CallRecord:
     seconds: float
     error: str | None = None
     """Why the call gave nothing, after its retries; None when it gave an update."""
+    chars: int = 0
+    """Characters of the reflections that it read; what two updates both say is read once."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class Hierarchical:
             shown[index] = [_or_own(answer, s) for answer, s in summaries if answer.call.job_index == index]
 
         together = [Call(index, tuple(found)) for index, found in enumerate(shown) if len(found) > 1]
-        condensed = summarize_wave("condense", together, jobs, self.runner, executor=executor, rng=rng)
+        condensed = summarize_wave("condense", together, jobs, self.runner, executor=executor, rng=rng, before=made)
         made.extend(answer for answer, _ in condensed)
         for answer, summary in condensed:
             if summary is not None:

@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from dspy_combee.aggregation.base import Aggregated, Aggregation, AggregationJob
+from dspy_combee.aggregation.base import Aggregated, Aggregation, AggregationJob, CallRecord
 from dspy_combee.aggregation.waves import Answer, Call, CallRunner
 from dspy_combee.learners.base import Reflection, Update
 from dspy_combee.runtime.execution.base import Executor
@@ -65,7 +65,9 @@ class Salvage:
         lost = [_uncited(job, result) for job, result in zip(jobs, results, strict=True)]
         groups = [self._groups(*one, rng) for one in zip(lost, jobs, results, strict=True)]
         calls = [Call(index, group) for index, found in enumerate(groups) for group in found]
-        answers = self.runner.run_wave("salvage", calls, jobs, executor=executor, rng=rng)
+        answers = self.runner.run_wave(
+            "salvage", calls, jobs, executor=executor, rng=rng, earlier=_first_level(results)
+        )
         by_job = {index: [a for a in answers if a.call.job_index == index] for index in range(len(jobs))}
         return self._added(jobs, results, by_job, executor, rng)
 
@@ -78,8 +80,7 @@ class Salvage:
         """Deal the lost reflections into small groups, within the calls that are allowed."""
         if not lost:
             return []
-        first = result.calls[0].stage
-        level = [call for call in result.calls if call.stage == first]
+        level = _first_level([result])
         # Where updates cannot be joined in code, one of the calls has to do it.
         allowed = self._most_calls(len(level)) - (job.join is None)
         largest = max(self.group_size, *(len(call.record_ids) for call in level))
@@ -109,7 +110,9 @@ class Salvage:
             for index, updates in found.items()
             if updates and jobs[index].join is None
         ]
-        merged = self.runner.run_wave("salvage, merged", calls, jobs, executor=executor, rng=rng)
+        merged = self.runner.run_wave(
+            "salvage, merged", calls, jobs, executor=executor, rng=rng, earlier=_first_level(results)
+        )
         added: list[Aggregated] = []
         for index, (job, result) in enumerate(zip(jobs, results, strict=True)):
             update = result.update
@@ -124,6 +127,10 @@ class Salvage:
                     update = answer.update if is_worth_it else update
             added.append(_with(result, job, update, records))
         return added
+
+
+def _first_level(results: Sequence[Aggregated]) -> list[CallRecord]:
+    return [call for result in results for call in result.calls if call.stage == result.calls[0].stage]
 
 
 def _uncited(job: AggregationJob, result: Aggregated) -> list[Reflection]:

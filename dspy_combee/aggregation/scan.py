@@ -71,9 +71,10 @@ class Scan:
         """Aggregate every job; the calls of one level of all jobs run in one wave."""
         progress = [_Progress(job, index) for index, job in enumerate(jobs)]
         self._first_level(progress, jobs, executor, rng)
+        first = [record for item in progress for record in item.records]
         level = 2
         while any(len(item.updates) > 1 for item in progress):
-            self._reduce(f"level {level}", progress, jobs, executor, rng)
+            self._reduce(f"level {level}", progress, jobs, first, executor, rng)
             level += 1
         return [item.result() for item in progress]
 
@@ -88,7 +89,9 @@ class Scan:
         for answer in answers:
             progress[answer.call.job_index].take(answer)
         again = [call for item in progress for call in self._deal_anew(item, rng)]
-        for answer in self.runner.run_wave("level 1, dealt anew", again, jobs, executor=executor, rng=rng):
+        first = [answer.record for answer in answers]
+        answers = self.runner.run_wave("level 1, dealt anew", again, jobs, executor=executor, rng=rng, earlier=first)
+        for answer in answers:
             progress[answer.call.job_index].take(answer)
 
     def _deal(self, reflections: Sequence[Reflection], job_index: int, rng: random.Random) -> list[Call]:
@@ -116,12 +119,13 @@ class Scan:
         stage: str,
         progress: list[_Progress],
         jobs: Sequence[AggregationJob],
+        first: Sequence[CallRecord],
         executor: Executor,
         rng: random.Random,
     ) -> None:
         groups = {item.index: self._upper_groups(item) for item in progress if len(item.updates) > 1}
         calls = [Call(index, group) for index in groups for group in groups[index] if len(group) > 1]
-        answers = self.runner.run_wave(stage, calls, jobs, executor=executor, rng=rng)
+        answers = self.runner.run_wave(stage, calls, jobs, executor=executor, rng=rng, earlier=first)
         for index in groups:
             passed_on = [group[0].update for group in groups[index] if len(group) == 1]
             progress[index].reduce([a for a in answers if a.call.job_index == index], passed_on)

@@ -55,10 +55,12 @@ def summarize_wave(
     *,
     executor: Executor,
     rng: random.Random,
+    before: Sequence[Answer] = (),
 ) -> list[tuple[Answer, Reflection | None]]:
     """Make summary calls all at once; return each answer with the reflection that its summary became, if it did."""
     summarizing = [replace(job, curate=summarize) for job in jobs]
-    answers = runner.run_wave(stage, calls, summarizing, executor=executor, rng=rng)
+    earlier = [answer.record for answer in before]
+    answers = runner.run_wave(stage, calls, summarizing, executor=executor, rng=rng, earlier=earlier)
     return [
         (answer, _condensed(jobs[answer.call.job_index], answer) if answer.update is not None else None)
         for answer in answers
@@ -76,7 +78,8 @@ def update_wave(
 ) -> list[Aggregated]:
     """Make the aggregation call of every job on what is shown to it; the calls made before go on record with it."""
     calls = [Call(index, tuple(reflections)) for index, reflections in enumerate(shown) if reflections]
-    answers = {a.call.job_index: a for a in runner.run_wave("update", calls, jobs, executor=executor, rng=rng)}
+    made = runner.run_wave("update", calls, jobs, executor=executor, rng=rng, earlier=[a.record for a in before])
+    answers = {answer.call.job_index: answer for answer in made}
     results = []
     for index, job in enumerate(jobs):
         result = aggregated_from(job, answers.get(index))

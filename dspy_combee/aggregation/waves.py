@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from dspy_combee.aggregation.base import AggregationJob, CallRecord
 from dspy_combee.errors import ReflectionError
-from dspy_combee.learners.base import Reflection, Update
+from dspy_combee.learners.base import Curate, Reflection, Update
 from dspy_combee.runtime.adaptive_limit import AdaptiveLimit
 from dspy_combee.runtime.execution.base import Executor, Outcome
 from dspy_combee.runtime.fresh_sample import fresh_sample
-from dspy_combee.runtime.hedge import HedgePolicy, Wave
-from dspy_combee.runtime.lm_watch import stage_context
+from dspy_combee.runtime.hedge import HedgePolicy, Pace, Wave
+from dspy_combee.runtime.lm_watch import affords_extra_call, stage_context
 from dspy_combee.runtime.retry import RetryPolicy, call_with_retry
 
 logger = logging.getLogger(__name__)
@@ -34,6 +36,16 @@ class Call:
     def record_ids(self) -> tuple[str, ...]:
         """The records behind what it reads, without repeats."""
         return tuple(dict.fromkeys(rid for reflection in self.reflections for rid in reflection.record_ids))
+
+    @property
+    def chars(self) -> int:
+        """How much text it reads; entries that several of its updates share count once."""
+        texts = dict.fromkeys(text for reflection in self.reflections for text in _texts_of(reflection))
+        return sum(len(text) for text in texts)
+
+
+def _texts_of(reflection: Reflection) -> list[str]:
+    return [reflection.text] if reflection.update is None else [entry.text for entry in reflection.update.entries]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,53 +78,90 @@ class CallRunner:
         *,
         executor: Executor,
         rng: random.Random,
+        earlier: Sequence[CallRecord] = (),
     ) -> list[Answer]:
         """Make the calls all at once and return one answer each, in order. Never raises an `Exception`.
 
-        What they spend is counted in a stage of its own, so that the cost of each level is known.
+        What they spend is counted in a stage of its own, so that the cost of each level is known. A call without
+        siblings is measured by the pace of `earlier`, calls of a level below; without these it is never hedged.
         """
+        pace = pace_of(earlier)
         wave: Wave[Update] | None = None
-        if self.hedge is not None and executor.num_workers > 1 and len(calls) > 1:
+        if self.hedge is not None and executor.num_workers > 1 and (len(calls) > 1 or pace is not None):
             wave = Wave(len(calls), self.hedge)
         seeds = [rng.random() for _ in calls]
         limit = self._limits.setdefault(executor.num_workers, AdaptiveLimit(executor.num_workers))
 
         def make(index: int) -> Update:
-            job = jobs[calls[index].job_index]
-            attempt = _attempts(job, calls[index].reflections, self, seeds[index], limit)
-            return attempt(0) if wave is None else wave.call(attempt)
+            call = calls[index]
+            item = _Item(call, jobs[call.job_index].curate, self, limit, wave, pace)
+            return item.make(random.Random(seeds[index]))
 
         with stage_context(f"{AGGREGATION_STAGE}, {stage}"):
             outcomes = executor.run(make, range(len(calls)))
         return [_answer(stage, call, outcome) for call, outcome in zip(calls, outcomes, strict=True)]
 
 
-def _attempts(
-    job: AggregationJob, reflections: tuple[Reflection, ...], runner: CallRunner, seed: float, limit: AdaptiveLimit
-) -> Callable[[int], Update]:
-    """Return a function of the hedge number that makes the call and repeats it while the reply is unusable."""
+def pace_of(records: Sequence[CallRecord]) -> Pace | None:
+    """Return the pace of the calls that gave an update; None when there is none."""
+    answered = [record for record in records if record.error is None]
+    if not answered:
+        return None
+    return Pace(
+        statistics.median(record.seconds for record in answered), statistics.median(record.chars for record in answered)
+    )
 
-    def call() -> Update:
-        with limit.slot():
-            return job.curate(reflections)
 
-    def attempt(hedge_number: int) -> Update:
-        rng = random.Random(seed)
-        for number in range(runner.reply_attempts):
+@dataclass(slots=True)
+class _Item:
+    """One call on its way: repeated while its reply is unusable, retried in an outage, hedged at most once.
+
+    A second request is one call and no more: whatever repeats and retries wait for stands outside of it, so the loser
+    of a hedge ends with the call that it is making.
+    """
+
+    call: Call
+    curate: Curate
+    runner: CallRunner
+    limit: AdaptiveLimit
+    wave: Wave[Update] | None
+    pace: Pace | None
+    was_asked_again: bool = False
+
+    def make(self, rng: random.Random) -> Update:
+        """Return the update, or raise the last error."""
+        for repeat in range(self.runner.reply_attempts):
             try:
-                with fresh_sample(number + hedge_number * runner.reply_attempts):
-                    return call_with_retry(call, runner.retry, rng, limit=limit)
+                return call_with_retry(partial(self._ask, repeat), self.runner.retry, rng, limit=self.limit)
             except ReflectionError as error:
-                if number + 1 == runner.reply_attempts:
+                if repeat + 1 == self.runner.reply_attempts:
                     raise
-                logger.debug("%s: unusable reply (%s), asking again", job.component or "program", error)
+                logger.debug("Unusable reply (%s), asking again", error)
         raise AssertionError("the last attempt returns or raises")
 
-    return attempt
+    def _ask(self, repeat: int) -> Update:
+        request = partial(self._request, repeat)
+        with self.limit.slot():
+            if self.wave is None:
+                return request(0)
+            usual_seconds = None if self.pace is None else self.pace.seconds_for(self.call.chars)
+            return self.wave.call(request, usual_seconds=usual_seconds, is_allowed=self._may_ask_again)
+
+    def _request(self, repeat: int, hedge_number: int) -> Update:
+        with fresh_sample(repeat + hedge_number * self.runner.reply_attempts):
+            return self.curate(self.call.reflections)
+
+    def _may_ask_again(self) -> bool:
+        """Allow one second request, where neither the provider's patience nor a budget is short."""
+        times = 1.0 if self.pace is None else self.pace.times(self.call.chars)
+        if self.was_asked_again or self.limit.is_lowered or not affords_extra_call(times):
+            return False
+        self.was_asked_again = True
+        return True
 
 
 def _answer(stage: str, call: Call, outcome: Outcome[Update]) -> Answer:
     error = None if outcome.error is None else f"{type(outcome.error).__name__}: {outcome.error}"
     if error is not None:
         logger.warning("An aggregation call of %s failed: %s", stage, error)
-    return Answer(call, outcome.value, CallRecord(stage, call.record_ids, outcome.seconds, error))
+    return Answer(call, outcome.value, CallRecord(stage, call.record_ids, outcome.seconds, error, call.chars))

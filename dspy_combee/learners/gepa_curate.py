@@ -11,6 +11,7 @@ import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import dspy
@@ -67,17 +68,21 @@ class LessonCurate:
         allowed = [rid for reflection in reflections for rid in reflection.record_ids]
         cases = {rid: _case(reflection) for reflection in reflections for rid in reflection.record_ids}
         trimmed = (self._trimmed(lesson, cases) for lesson in read_lessons(items, allowed))
-        return LessonUpdate(merge_in_code(lesson for lesson in trimmed if not _repeats_case(lesson, cases)))
+        # A lesson that only repeats what a record was given or answered is the case and not its rule.
+        given = "\n".join(one_line(case).casefold() for case in cases.values())
+        return LessonUpdate(merge_in_code(one for one in trimmed if one_line(one.text).casefold() not in given))
 
     def _trimmed(self, lesson: Lesson, cases: Mapping[str, str]) -> Lesson:
         """Cut a lesson down to its rule, where the model copied the feedback around it too."""
         cited = lesson.record_ids or tuple(cases)
         case = " ".join(cases[rid] for rid in cited)
-        return replace(lesson, text=rule_sentences(lesson.text, advice=self.advice, case=case))
+        text = rule_sentences(lesson.text, advice=self.advice, case=case)
+        return lesson if text == lesson.text else replace(lesson, text=text)
 
     def _revise(self, updates: Sequence[LessonUpdate]) -> LessonUpdate:
         joined = join_lessons(updates)
-        lessons = joined.entries if joined.covers_known else merge_in_code([*self.known, *joined.entries])
+        has_all = joined.covers_known or not self.known
+        lessons = joined.entries if has_all else merge_in_code([*self.known, *joined.entries])
         if len(lessons) < 2:
             return LessonUpdate(lessons, covers_known=True)
         numbered = "\n".join(f"{number}. {lesson.text}" for number, lesson in enumerate(lessons, start=1))
@@ -164,8 +169,8 @@ def read_lessons(items: Any, record_ids: Sequence[str]) -> tuple[Lesson, ...]:
         text = one_line(str(fields.get("rule") or "")).strip("* ")
         if not re.search(r"\w", text):
             continue
-        cited = re.split(r"[,;&\s]+|\band\b", str(fields.get("record_id") or ""))
-        ids = tuple(dict.fromkeys(known[_bare_id(rid)] for rid in cited if _bare_id(rid) in known))
+        cited = map(_bare_id, re.split(r"[,;&\s]+|\band\b", str(fields.get("record_id") or "")))
+        ids = tuple(dict.fromkeys(known[rid] for rid in cited if rid in known))
         # A call that saw one record can only have learned from that one.
         lessons.append(Lesson(text, ids or (tuple(record_ids) if len(known) == 1 else ())))
     return tuple(lessons)
@@ -213,13 +218,25 @@ def propose_once(
     return usable_text(texts[component])
 
 
+class _ListAdapter(dspy.JSONAdapter):
+    """DSPy's own, but the system text, a third of what a call takes, is written once a signature and not a call."""
+
+    def format_system_message(self, signature: type[dspy.Signature]) -> str:
+        return _system_message(signature)
+
+
+@lru_cache(maxsize=8)
+def _system_message(signature: type[dspy.Signature]) -> str:
+    return dspy.JSONAdapter().format_system_message(signature)
+
+
 def _ask_for_list(signature: type[dspy.Signature], field: str, **inputs: str) -> list[Any]:
     """Make one typed call for a list; a reply of which some items are of another shape is not lost with them."""
     from dspy.utils.exceptions import AdapterParseError
 
     predictor = dspy.Predict(signature)
     try:
-        with dspy.context(adapter=dspy.JSONAdapter()):
+        with dspy.context(adapter=_ListAdapter()):
             items = getattr(predictor(**inputs), field)
     except AdapterParseError as error:
         items = recover_list(error.lm_response, field)
@@ -258,12 +275,6 @@ def _case(reflection: Reflection) -> str:
     """Return what a record says of its own case: everything but the feedback."""
     record = reflection.details if isinstance(reflection.details, Mapping) else {}
     return " ".join(render_value(value) for key, value in record.items() if key != "Feedback")
-
-
-def _repeats_case(lesson: Lesson, cases: Mapping[str, str]) -> bool:
-    """Whether a lesson only repeats what a record was given or answered, which is the case and not its rule."""
-    text = one_line(lesson.text).casefold()
-    return any(text in one_line(case).casefold() for case in cases.values())
 
 
 def _last_entry(predictor: Any) -> dict[str, Any] | None:

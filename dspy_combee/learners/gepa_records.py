@@ -56,9 +56,10 @@ def as_reflections(
     reflections: list[Reflection] = []
     for record in records:
         details = record.record
-        if max_chars is not None:
+        text = render_record(record.record_id, details)
+        if max_chars is not None and len(text) > max_chars:
             details = shorten_record(details, max_chars - len(record.record_id) - 4)
-        text = render_record(record.record_id, details, max_chars=max_chars)
+            text = render_record(record.record_id, details, max_chars=max_chars)
         score = record.source.score if record.source else None
         reflections.append(Reflection(text, (record.record_id,), component, score=score, details=details))
     return tuple(reflections)

@@ -72,6 +72,11 @@ class AdaptiveLimit:
             self._recover()
             return self._current
 
+    @property
+    def is_lowered(self) -> bool:
+        """Whether fewer items than at first may run at once now, because the provider refuses calls."""
+        return self.current < self._limit
+
     @contextmanager
     def slot(self) -> Iterator[None]:
         """Wait until one more item may run, and count as running for the block.
@@ -94,7 +99,7 @@ class AdaptiveLimit:
             _holding.reset(token)
             with self._changed:
                 self._running -= 1
-                self._changed.notify_all()
+                self._changed.notify()  # one place is free, so one is woken: waking all costs the square of the items
 
     def observe_rate_limit(self) -> None:
         """Take note of one rate-limit error; halve the limit when there were too many."""

@@ -226,6 +226,26 @@ class Meter:
             self._check()
             self._in_flight += 1
 
+    def affords_extra_call(self, times: float = 1.0) -> bool:
+        """Whether no limit would be passed if one more call were made and all in flight ended.
+
+        Each of them is taken to need so many times the tokens and dollars that a call of the dearest stage so far
+        needed on average.
+        """
+        with self._lock:
+            total, calls = self._total(), self._in_flight + 1
+            stages = [spend for spend in self._by_stage.values() if spend.lm_calls]
+            tokens = max((spend.total_tokens / spend.lm_calls for spend in stages), default=0.0)
+            cost_usd = max((spend.cost_usd / spend.lm_calls for spend in stages), default=0.0)
+        return all(
+            limit is None or amount <= limit
+            for limit, amount in (
+                (self.budget.max_lm_calls, total.lm_calls + calls),
+                (self.budget.max_tokens, total.total_tokens + calls * times * tokens),
+                (self.budget.max_cost_usd, total.cost_usd + calls * times * cost_usd),
+            )
+        )
+
     def settle(self, record: CallRecord | None) -> None:
         """Count a reserved call that has ended; None when it never started."""
         with self._lock:

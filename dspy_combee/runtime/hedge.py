@@ -1,7 +1,8 @@
-"""Do not let one slow call hold a wave: when it takes far longer than its siblings did, ask a second time.
+"""Do not let one slow call hold a wave: when it takes far longer than it should, ask a second time.
 
-The first answer wins; the slow call is left to end by itself in a daemon thread. A hedge costs at most one more call
-an item, and only for stragglers.
+How long a call should take is learned from its siblings in the wave; one that has none, such as the only call of the
+last level, is measured by the pace of an earlier wave. The first answer wins; the slow call is left to end by itself
+in a daemon thread.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class HedgePolicy:
     """When a call counts as a straggler."""
 
     factor: float = 5.0
-    """How many times the median of the finished siblings it has to take. Above 4, calls that merely queue for one
-    server one after the other are not taken for stragglers."""
+    """How many times the usual time it has to take: the median of the finished siblings, or an earlier wave's pace.
+    Above 4, calls that merely queue for one server one after the other are not taken for stragglers."""
     finished_fraction: float = 0.5
     """Which part of the wave has to be finished before that median says anything."""
     minimum_seconds: float = 0.05
@@ -40,6 +41,33 @@ class HedgePolicy:
             raise ValueError(f"finished_fraction must be above 0 and at most 1, got {self.finished_fraction}")
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long the calls of an earlier wave took, and how much each of them read."""
+
+    seconds: float
+    """The median of their wall times."""
+    chars: float
+    """The median of the characters that they read."""
+
+    def times(self, chars: float) -> float:
+        """Return how many times as much as a call of that wave one that reads so many characters may take, 1 or more.
+
+        In proportion to what it reads: a part of a call's time is the same for all, and reading is faster than
+        writing, so this is patient rather than exact.
+        """
+        return max(1.0, chars / max(1.0, self.chars))
+
+    def seconds_for(self, chars: float) -> float:
+        """Return how long a call that reads so many characters may take."""
+        return self.seconds * self.times(chars)
+
+
+def always() -> bool:
+    """Allow every second request."""
+    return True
+
+
 @dataclass(slots=True)
 class Wave(Generic[Result]):
     """The calls that are compared with each other. Shared by the threads that run them."""
@@ -50,10 +78,22 @@ class Wave(Generic[Result]):
     _durations: list[float] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def call(self, function: Callable[[int], Result]) -> Result:
+    def call(
+        self,
+        function: Callable[[int], Result],
+        *,
+        usual_seconds: float | None = None,
+        is_allowed: Callable[[], bool] = always,
+    ) -> Result:
         """Return what `function(0)` returns or, when that one straggles, what `function(1)` returns first.
 
-        An error of one of the two counts only when the other fails as well.
+        An error of one of the two, or a refusal to start it (a spent budget, the end of the run), counts only when
+        the other fails as well; an interrupt counts at once.
+
+        Args:
+            function: Makes the call; 0 is the first request, 1 the second.
+            usual_seconds: What stands in for the median of the siblings while too few have finished; None: nothing.
+            is_allowed: Asked each time a straggler could be asked again, in the caller's thread.
         """
         began = self.clock()
         answers: queue.SimpleQueue[tuple[Result | None, BaseException | None]] = queue.SimpleQueue()
@@ -63,7 +103,7 @@ class Wave(Generic[Result]):
             try:
                 value, error = answers.get(timeout=self.policy.poll_seconds)
             except queue.Empty:
-                if not hedged and self._is_straggler(self.clock() - began):
+                if not hedged and self._is_straggler(self.clock() - began, usual_seconds) and is_allowed():
                     _start(function, 1, answers)
                     running, hedged = running + 1, True
                 continue
@@ -71,18 +111,19 @@ class Wave(Generic[Result]):
             if error is None:
                 self._finish(self.clock() - began)
                 return value  # type: ignore[return-value]  # a call without an error has its value
-            if running == 0 or not isinstance(error, Exception):
-                self._finish(self.clock() - began)
+            if running == 0 or isinstance(error, KeyboardInterrupt | SystemExit):
                 raise error
 
-    def _is_straggler(self, seconds: float) -> bool:
+    def _is_straggler(self, seconds: float, usual_seconds: float | None) -> bool:
         with self._lock:
-            if len(self._durations) < max(1, self.size * self.policy.finished_fraction):
-                return False
-            typical = statistics.median(self._durations)
-        return seconds > max(self.policy.minimum_seconds, self.policy.factor * typical)
+            if len(self._durations) >= max(1, self.size * self.policy.finished_fraction):
+                usual_seconds = statistics.median(self._durations)
+        if usual_seconds is None:
+            return False
+        return seconds > max(self.policy.minimum_seconds, self.policy.factor * usual_seconds)
 
     def _finish(self, seconds: float) -> None:
+        # Calls that failed are not among them: a refusal comes in no time and says nothing about an answer.
         with self._lock:
             self._durations.append(seconds)
 

@@ -33,6 +33,12 @@ def current_stage() -> str:
     return dspy.settings.get(_STAGE_KEY, "")
 
 
+def affords_extra_call(times: float) -> bool:
+    """Whether every meter around the caller has room for a call that nobody planned (`Meter.affords_extra_call`)."""
+    watches = [callback for callback in dspy.settings.callbacks if isinstance(callback, LMWatch)]
+    return all(meter.affords_extra_call(times) for watch in watches for meter in watch.meters)
+
+
 def with_watch(callbacks: Sequence[BaseCallback], meter: Meter) -> list[BaseCallback]:
     """Return the callbacks with one watch for this meter and for those that are watching already."""
     others = [callback for callback in callbacks if not isinstance(callback, LMWatch)]

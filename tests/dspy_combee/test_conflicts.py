@@ -1,3 +1,8 @@
+from itertools import combinations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dspy_combee.conflicts import Conflict, find_conflicts
 
 
@@ -18,3 +23,15 @@ def test_codes_of_different_cases_are_no_conflict():
 
 def test_the_same_rule_twice_is_no_conflict():
     assert find_conflicts(["Late goods from France get L-9.", "Goods from France that are late get L-9."]) == ()
+
+
+RULES = st.lists(
+    st.sampled_from(["late", "goods", "from", "France", "not", "L-9", "L-8", "40", "red", "get"]), min_size=1
+)
+
+
+@given(st.lists(RULES.map(" ".join), max_size=12), st.sampled_from([0.2, 0.5, 0.8, 1.0]))
+def test_a_pair_is_found_among_many_texts_exactly_when_it_is_found_alone(texts, alike):
+    pairs = combinations(enumerate(texts), 2)
+    alone = [Conflict(i, j) for (i, one), (j, other) in pairs if find_conflicts([one, other], alike=alike)]
+    assert list(find_conflicts(texts, alike=alike)) == alone

@@ -31,6 +31,16 @@ def test_limit_halves_after_the_tolerated_errors_and_says_once_what_to_set(caplo
     assert "going on with 8 at once instead of 16. Set num_threads=8" in caplog.messages[0]
 
 
+def test_limit_is_lowered_until_it_has_come_back():
+    clock = Clock()
+    limit = AdaptiveLimit(2, tolerated_errors=1, recovery_seconds=10, clock=clock)
+    assert not limit.is_lowered
+    limit.observe_rate_limit()
+    assert limit.is_lowered
+    clock.now = 10
+    assert not limit.is_lowered
+
+
 def test_burst_of_calls_made_before_the_halving_halves_once():
     limit = AdaptiveLimit(16, tolerated_errors=3, clock=Clock())
     for _ in range(16):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dspy_combee.errors import BudgetExhausted
-from dspy_combee.runtime.budget import Budget, Meter, Price, Spend
+from dspy_combee.runtime.budget import Budget, CallRecord, Meter, Price, Spend
 from dspy_combee.runtime.execution.threads import ThreadExecutor
 from dspy_combee.testing import count_tokens, scripted_lm
 
@@ -51,6 +51,27 @@ def test_failed_call_counts_as_a_call_but_lacks_no_usage():
     with meter.installed(), pytest.raises(dspy.utils.exceptions.LMServerError):
         lm("a")
     assert meter.spend == Spend(lm_calls=1, failed_calls=1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "is_afforded"),
+    [
+        ({}, True),
+        ({"max_lm_calls": 3}, False),
+        ({"max_lm_calls": 4}, True),
+        ({"max_tokens": 399}, False),  # two calls of the dear stage may still come: the one in flight and the extra one
+        ({"max_tokens": 410}, True),
+        ({"max_cost_usd": 0.0399}, False),
+        ({"max_cost_usd": 0.0410}, True),
+    ],
+)
+def test_an_extra_call_is_afforded_only_when_calls_in_flight_and_it_fit_into_the_budget(limits, is_afforded):
+    spent = Spend(lm_calls=1, input_tokens=10, cost_usd=0.001)
+    meter = Meter(Budget(**limits), already_spent=spent)
+    meter.reserve()
+    meter.settle(CallRecord("m", "aggregation, level 1", input_tokens=100, output_tokens=30, cost_usd=0.013))
+    meter.reserve()
+    assert meter.affords_extra_call() is is_afforded
 
 
 def test_call_without_reported_usage_is_counted_apart():

@@ -1,9 +1,11 @@
 import contextvars
+import itertools
 import threading
 
 import pytest
 
-from dspy_combee.runtime.hedge import HedgePolicy, Wave
+from dspy_combee.errors import BudgetExhausted
+from dspy_combee.runtime.hedge import HedgePolicy, Pace, Wave
 
 QUICK = HedgePolicy(factor=2.0, minimum_seconds=0.0, poll_seconds=0.001)
 
@@ -62,6 +64,76 @@ def test_an_interrupt_is_raised_at_once():
             slow.wave.call(slow)
     finally:
         slow.release.set()
+
+
+def test_a_refused_second_request_leaves_the_first_to_answer():
+    def refuse(self):
+        self.release.set()
+        raise BudgetExhausted("max_lm_calls", limit=1, spent=1)
+
+    slow = Straggling(refuse)
+    assert slow.wave.call(slow) == "first"
+
+
+def test_a_refusal_is_raised_when_no_attempt_is_left():
+    with pytest.raises(BudgetExhausted):
+        Wave(2, QUICK).call(lambda attempt: (_ for _ in ()).throw(BudgetExhausted("max_lm_calls", limit=1, spent=1)))
+
+
+class Ticking:
+    """A clock on which each look takes one second, and a call that ends when asked again or after 50 looks."""
+
+    def __init__(self, size=1):
+        self.seconds, self.attempts, self.end = itertools.count(), [], threading.Event()
+        self.wave = Wave(size, QUICK, clock=self.look)
+
+    def look(self):
+        now = next(self.seconds)
+        if now >= 50:
+            self.end.set()
+        return now
+
+    def __call__(self, attempt):
+        self.attempts.append(attempt)
+        if attempt == 0:
+            self.end.wait(60)
+        else:
+            self.end.set()
+        return attempt
+
+
+def test_a_call_without_siblings_is_asked_again_at_so_many_times_the_usual_seconds():
+    alone = Ticking()
+    alone.wave.call(alone, usual_seconds=10)
+    assert alone.attempts == [0, 1]
+    assert next(alone.seconds) > QUICK.factor * 10
+
+
+@pytest.mark.parametrize("options", [{}, {"usual_seconds": 10, "is_allowed": lambda: False}, {"usual_seconds": 1000}])
+def test_a_call_is_made_once_without_a_pace_without_leave_and_below_the_usual_seconds(options):
+    alone = Ticking()
+    alone.wave.call(alone, **options)
+    assert alone.attempts == [0]
+
+
+def test_finished_siblings_count_more_than_the_usual_seconds():
+    slow = Ticking(size=2)
+    slow.wave.call(lambda attempt: "sibling")
+    slow.wave.call(slow, usual_seconds=1000)
+    assert slow.attempts == [0, 1]
+
+
+def test_a_failed_sibling_says_nothing_about_the_usual_time():
+    slow = Ticking(size=2)
+    with pytest.raises(ValueError, match="refused at once"):
+        slow.wave.call(lambda attempt: (_ for _ in ()).throw(ValueError("refused at once")))
+    slow.wave.call(slow)
+    assert slow.attempts == [0]
+
+
+@pytest.mark.parametrize(("chars", "seconds"), [(100, 2.0), (50, 2.0), (300, 6.0)])
+def test_pace_grows_with_what_a_call_reads_and_never_falls(chars, seconds):
+    assert Pace(seconds=2.0, chars=100).seconds_for(chars) == seconds
 
 
 def test_the_callers_context_holds():
