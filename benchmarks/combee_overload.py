@@ -297,6 +297,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--variants", nargs="+", default=list(variants()), choices=list(variants()), metavar="NAME")
     parser.add_argument("--bare", action="store_true", help="short bare rules instead of paragraphs")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--max-tokens", type=int, default=3000, help="of a reply, so that one call can list every rule")
     parser.add_argument("--out", type=Path, help="append a JSON line a cell, and skip the cells that it has")
     parser.add_argument("--retry-errors", action="store_true", help="run the cells again whose row is an error")
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="print the table of these files")
@@ -345,7 +346,7 @@ def main() -> None:
     if arguments.table:
         print(table(read_rows(arguments.table)))
     else:
-        print(table(run(arguments, resolve_lm(arguments.lm).copy(cache=False))))
+        print(table(run(arguments, resolve_lm(arguments.lm).copy(cache=False, max_tokens=arguments.max_tokens))))
 
 
 if __name__ == "__main__":
