@@ -3,8 +3,8 @@
     python benchmarks/combee_wall_time.py [--quick]
 
 A simulated model waits and answers; everything else is the real thing: `CombeeProposer`, `Scan`, threads, DSPy's own
-adapters. Two tables: every call takes the same time; and log-normal times in which one call in twenty takes ten times
-as long, with and without a second request for stragglers.
+adapters. Three tables: every call takes the same time; log-normal times in which one call in twenty takes ten times as
+long, with and without a second request for stragglers; and only the last level's single call straggles.
 """
 
 from __future__ import annotations
@@ -146,8 +146,27 @@ def stragglers(sizes: Sequence[int], median: float, repeats: int) -> None:
         )
 
 
+def slow_at(slow_call: int, usual: float, slow: float) -> Callable[[str, int], float]:
+    """Return latencies of which only that of the call with this number is slow."""
+    return lambda prompt, call_number: slow if call_number == slow_call else usual
+
+
+def last_straggler(sizes: Sequence[int], usual: float, slow: float) -> None:
+    """Print the table for aggregations of which only the last level's single call takes long."""
+    print(f"\nEvery call takes {usual:g} s, the last level's first request {slow:g} s; 1 run, 1 component.\n")
+    print("| records | ideal | waiting for it | asking it again | calls more |")
+    print("| ---: | ---: | ---: | ---: | ---: |")
+    for count in sizes:
+        latency = slow_at(plan_scan(count, copies=2).calls, usual, slow)
+        waited, asked = (aggregate(count, 1, latency, hedge=hedge, seed=0) for hedge in (None, HedgePolicy()))
+        print(
+            f"| {count} | {2 * usual:.2f} s | {waited.seconds:.2f} s | {asked.seconds:.2f} s "
+            f"| {asked.calls - asked.ideal_calls} |"
+        )
+
+
 def main() -> None:
-    """Print both tables."""
+    """Print the three tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smaller, for a look: about ten seconds")
     quick = parser.parse_args().quick
@@ -155,6 +174,7 @@ def main() -> None:
     aggregate(9, 1, lambda *_: 0.0, hedge=None, seed=0)  # what is loaded on first use is not the aggregation's time
     constant((9, 25) if quick else (9, 25, 100, 400), 0.5, 1 if quick else 3)
     stragglers((25,) if quick else (9, 25, 100, 400), 0.3, 2 if quick else 8)
+    last_straggler((25,) if quick else (9, 25, 100, 400), 0.3, 3.0 if quick else 9.0)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from typing import Any
 
 from dspy_combee.errors import ReflectionError
@@ -116,6 +117,9 @@ def is_cut_json(text: str) -> bool:
     """Whether a reply starts as a JSON object and ends before the object does."""
     body = _without_fence(_THINKING.sub("", text).strip()).strip()
     if not body.startswith("{"):
+        return False
+    with suppress(json.JSONDecodeError, RecursionError):
+        json.JSONDecoder(strict=False).raw_decode(body)
         return False
     depth, in_string, escaped = 0, False, False
     for character in body:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 
 from dspy_combee.specifics import specific_tokens
 
@@ -16,9 +17,10 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[\"'(\[A-Z0-9])")
 _LABEL = re.compile(r"^(?:\([^)]{1,40}\)|(?:the )?(?:specific )?rule(?: is)?\s*[:=]|feedback\s*:)\s*", re.IGNORECASE)
 
 
-def sentences(text: str) -> list[str]:
+@lru_cache(maxsize=65536)
+def sentences(text: str) -> tuple[str, ...]:
     """Return the sentences of a text; joined by spaces they are the text, but for white space."""
-    return [part for part in _SENTENCE_END.split(" ".join(text.split())) if part]
+    return tuple(part for part in _SENTENCE_END.split(" ".join(text.split())) if part)
 
 
 def repeated_advice(texts: Iterable[str]) -> frozenset[str]:

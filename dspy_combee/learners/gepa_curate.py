@@ -64,12 +64,13 @@ class LessonCurate:
         return self._revise([reflection.update for reflection in reflections])
 
     def _extract(self, reflections: Sequence[Reflection]) -> LessonUpdate:
-        items = _ask_for_list(ExtractLessons, "lessons", records="\n\n".join(item.text for item in reflections))
+        # What can be done before the call is done there: after it, all calls of a wave want the interpreter at once.
         allowed = [rid for reflection in reflections for rid in reflection.record_ids]
         cases = {rid: _case(reflection) for reflection in reflections for rid in reflection.record_ids}
+        given = "\n".join(one_line(case).casefold() for case in cases.values())
+        items = _ask_for_list(ExtractLessons, "lessons", records="\n\n".join(item.text for item in reflections))
         trimmed = (self._trimmed(lesson, cases) for lesson in read_lessons(items, allowed))
         # A lesson that only repeats what a record was given or answered is the case and not its rule.
-        given = "\n".join(one_line(case).casefold() for case in cases.values())
         return LessonUpdate(merge_in_code(one for one in trimmed if one_line(one.text).casefold() not in given))
 
     def _trimmed(self, lesson: Lesson, cases: Mapping[str, str]) -> Lesson:

@@ -18,6 +18,9 @@ from typing import Generic, TypeVar
 
 Result = TypeVar("Result")
 
+_LOOK_UP_SECONDS = 0.5
+"""A signal that arrives just before a wait in the main thread begins would not end it: no wait is longer."""
+
 
 @dataclass(frozen=True, slots=True)
 class HedgePolicy:
@@ -31,7 +34,7 @@ class HedgePolicy:
     minimum_seconds: float = 0.05
     """Calls shorter than this are never hedged."""
     poll_seconds: float = 0.05
-    """How often a waiting call is looked at."""
+    """How long a waiting call is left alone at the least before it is looked at again."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -100,12 +103,14 @@ class Wave(Generic[Result]):
         _start(function, 0, answers)
         running, hedged = 1, False
         while True:
+            seconds = self.clock() - began
+            patience = _LOOK_UP_SECONDS if hedged else self._patience(seconds, usual_seconds)
+            if patience <= 0 and is_allowed():
+                _start(function, 1, answers)
+                running, hedged = running + 1, True
             try:
-                value, error = answers.get(timeout=self.policy.poll_seconds)
+                value, error = answers.get(timeout=max(self.policy.poll_seconds, min(patience, _LOOK_UP_SECONDS)))
             except queue.Empty:
-                if not hedged and self._is_straggler(self.clock() - began, usual_seconds) and is_allowed():
-                    _start(function, 1, answers)
-                    running, hedged = running + 1, True
                 continue
             running -= 1
             if error is None:
@@ -114,13 +119,15 @@ class Wave(Generic[Result]):
             if running == 0 or isinstance(error, KeyboardInterrupt | SystemExit):
                 raise error
 
-    def _is_straggler(self, seconds: float, usual_seconds: float | None) -> bool:
+    def _patience(self, seconds: float, usual_seconds: float | None) -> float:
+        """Return for how many seconds more a call that has taken so many is not to be looked at."""
         with self._lock:
             if len(self._durations) >= max(1, self.size * self.policy.finished_fraction):
                 usual_seconds = statistics.median(self._durations)
         if usual_seconds is None:
-            return False
-        return seconds > max(self.policy.minimum_seconds, self.policy.factor * usual_seconds)
+            # As long again: siblings that finish meanwhile have taken half of what makes a straggler, or more.
+            return max(self.policy.poll_seconds, seconds)
+        return max(self.policy.minimum_seconds, self.policy.factor * usual_seconds) - seconds
 
     def _finish(self, seconds: float) -> None:
         # Calls that failed are not among them: a refusal comes in no time and says nothing about an answer.

@@ -1,6 +1,6 @@
 import contextvars
-import itertools
 import threading
+import time
 
 import pytest
 
@@ -80,55 +80,46 @@ def test_a_refusal_is_raised_when_no_attempt_is_left():
         Wave(2, QUICK).call(lambda attempt: (_ for _ in ()).throw(BudgetExhausted("max_lm_calls", limit=1, spent=1)))
 
 
-class Ticking:
-    """A clock on which each look takes one second, and a call that ends when asked again or after 50 looks."""
+class Slow:
+    """A call whose first attempt takes 0.2 s or ends with the second, and a wave of one or more for it."""
 
     def __init__(self, size=1):
-        self.seconds, self.attempts, self.end = itertools.count(), [], threading.Event()
-        self.wave = Wave(size, QUICK, clock=self.look)
-
-    def look(self):
-        now = next(self.seconds)
-        if now >= 50:
-            self.end.set()
-        return now
+        self.wave, self.began, self.end = Wave(size, QUICK), [], threading.Event()
 
     def __call__(self, attempt):
-        self.attempts.append(attempt)
+        self.began.append(time.monotonic())
         if attempt == 0:
-            self.end.wait(60)
-        else:
-            self.end.set()
-        return attempt
+            self.end.wait(0.2)
+        self.end.set()
 
 
 def test_a_call_without_siblings_is_asked_again_at_so_many_times_the_usual_seconds():
-    alone = Ticking()
-    alone.wave.call(alone, usual_seconds=10)
-    assert alone.attempts == [0, 1]
-    assert next(alone.seconds) > QUICK.factor * 10
+    alone, began = Slow(), time.monotonic()
+    alone.wave.call(alone, usual_seconds=0.02)
+    _, second = alone.began
+    assert second - began >= QUICK.factor * 0.02
 
 
-@pytest.mark.parametrize("options", [{}, {"usual_seconds": 10, "is_allowed": lambda: False}, {"usual_seconds": 1000}])
+@pytest.mark.parametrize("options", [{}, {"usual_seconds": 0, "is_allowed": lambda: False}, {"usual_seconds": 1000}])
 def test_a_call_is_made_once_without_a_pace_without_leave_and_below_the_usual_seconds(options):
-    alone = Ticking()
+    alone = Slow()
     alone.wave.call(alone, **options)
-    assert alone.attempts == [0]
+    assert len(alone.began) == 1
 
 
 def test_finished_siblings_count_more_than_the_usual_seconds():
-    slow = Ticking(size=2)
+    slow = Slow(size=2)
     slow.wave.call(lambda attempt: "sibling")
     slow.wave.call(slow, usual_seconds=1000)
-    assert slow.attempts == [0, 1]
+    assert len(slow.began) == 2
 
 
 def test_a_failed_sibling_says_nothing_about_the_usual_time():
-    slow = Ticking(size=2)
+    slow = Slow(size=2)
     with pytest.raises(ValueError, match="refused at once"):
         slow.wave.call(lambda attempt: (_ for _ in ()).throw(ValueError("refused at once")))
     slow.wave.call(slow)
-    assert slow.attempts == [0]
+    assert len(slow.began) == 1
 
 
 @pytest.mark.parametrize(("chars", "seconds"), [(100, 2.0), (50, 2.0), (300, 6.0)])
