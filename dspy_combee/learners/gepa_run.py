@@ -30,6 +30,7 @@ from dspy_combee.provenance import RecordSource
 from dspy_combee.report.diff import instruction_diff
 from dspy_combee.report.result import CombeeResult, Round, StopReason
 from dspy_combee.runtime.abort import Aborted, AbortSwitch
+from dspy_combee.runtime.bars import share_progress_bars
 from dspy_combee.runtime.budget import Meter
 from dspy_combee.runtime.execution.threads import ThreadExecutor, default_num_workers
 from dspy_combee.runtime.interrupt import notice_interrupt
@@ -113,6 +114,7 @@ class GepaRun:
             valset = ResumedValset(self._valset if self._valset is not None else self._trainset)
         else:
             self._warn_of_small_budget()
+        share_progress_bars()
         with (
             self._meter.installed(),
             notice_interrupt(self._parts.abort.interrupt),
