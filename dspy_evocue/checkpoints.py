@@ -35,6 +35,8 @@ class Event:
     features: Mapping[str, str]
     inside: int | None
     """The number of the tool call that it happened in."""
+    within: str | None = None
+    """The edit in whose skill, on a controller's edge, it happened."""
     edit_id: str | None = None
     """The edit that acted on it."""
     output: Any = None
@@ -68,19 +70,27 @@ class Tape:
         """Return the events of one branch."""
         return tuple(event for event in self.events if event.branch == path)
 
-    def checkpoint(self, edit: Edit) -> Checkpoint | None:
+    def checkpoint(self, edit: Edit, *, acts_from: int = 0) -> Checkpoint | None:
         """Return where the edit would act first; None when no call has its edge and its rule.
 
         A call inside a fork or inside a tool cannot be gone back to alone: the checkpoint moves back to where the
         fork, or the tool call, starts.
+
+        Args:
+            edit: The edit.
+            acts_from: The number of the event before which it is not to act.
         """
-        acting = next((event for event in self.entered(edit) if edit.when.holds(event.features)), None)
+        acting = next((event for event in self.acting(edit) if event.number >= acts_from), None)
         return None if acting is None else Checkpoint(acting, self._restorable(acting))
+
+    def acting(self, edit: Edit) -> tuple[Event, ...]:
+        """Return the calls that were entered through an edge of the edit while its rule held."""
+        return tuple(event for event in self.entered(edit) if edit.when.holds(event.features))
 
     def entered(self, edit: Edit) -> tuple[Event, ...]:
         """Return the calls that were entered through an edge of the edit, whatever its rule says."""
         return tuple(
-            event for event in self.events if event.kind == "predictor" and edit.is_entered(event.source, event.node)
+            event for event in self.events if event.kind == edit.acts_on and edit.is_entered(event.source, event.node)
         )
 
     def _restorable(self, event: Event) -> int:
@@ -131,6 +141,7 @@ class Recorder:
     """Write the events of a run on a tape. Called under the execution's lock."""
 
     wants_features = True
+    is_live = True
 
     def __init__(
         self, *, snapshot: Callable[[], Any] | None = None, spent: Callable[[], Spend] = Spend, first: int = 0
@@ -165,6 +176,7 @@ class Recorder:
                 input_key=entry.input_key,
                 features=entry.features,
                 inside=entry.inside,
+                within=entry.within,
                 edit_id=None if entry.edit is None else entry.edit.edit_id,
                 snapshot=self._snapshot() if self._snapshot is not None else None,
                 spent=self._spent(),

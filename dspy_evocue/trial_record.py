@@ -103,8 +103,12 @@ class TrialRecord:
 
 
 def behaviour_changes(parent: Tape, edited: Tape) -> tuple[BehaviourChange, ...]:
-    """Return which calls differ between two runs: by position on the main line, in any order on parallel branches."""
+    """Return which calls differ between two runs: by position on the main line, in any order on parallel branches.
+
+    What a skill on a controller's edge does inside itself changes nothing yet; what the program does after it may.
+    """
     changes = []
+    parent, edited = (Tape(tuple(filter(_is_the_programs_own, tape.events))) for tape in (parent, edited))
     lines = (parent.branch("0"), edited.branch("0"))
     for position in range(max(map(len, lines))):
         before, after = (_said(line[position]) if position < len(line) else "" for line in lines)
@@ -120,6 +124,10 @@ def behaviour_changes(parent: Tape, edited: Tape) -> tuple[BehaviourChange, ...]
 def _paired(first: list[str], second: list[str]) -> list[tuple[str, str]]:
     length = max(len(first), len(second))
     return list(zip(first + [""] * (length - len(first)), second + [""] * (length - len(second)), strict=True))
+
+
+def _is_the_programs_own(event: Event) -> bool:
+    return event.kind != "skill" and event.within is None
 
 
 def _said(event: Event) -> str:

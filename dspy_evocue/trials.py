@@ -100,6 +100,8 @@ class Trial:
     task_id: str
     from_start: bool = False
     given: Recording | None = None
+    acts_from: int = 0
+    """The number of the recorded event before which the edits do not act; 0 for wherever they act first."""
 
     @property
     def most_metric_calls(self) -> int:
@@ -109,7 +111,7 @@ class Trial:
     def check(self) -> None:
         """Check everything that can be checked before a model call; see `paired_trial` for what is raised."""
         check_example(self.example)
-        check_edits(self.plan.program, self.edits, self.plan.features)
+        check_edits(self.plan.program, (*self.plan.own_edits, *self.edits), self.plan.features)
         if self.given is not None and not self.from_start:
             check_recording(self.plan, self.given, self.example)
 
@@ -135,7 +137,9 @@ class Trial:
         blank = self._blank(recording=Spend() if self.given else recording.episode.spend)
         if recording.episode.missing and not recording.tape.events:
             return replace(blank, status="unresolved", reason=f"no recording: {recording.episode.missing}")
-        checkpoint = _first([recording.tape.checkpoint(edit) for edit in self.edits])
+        checkpoint = _first(
+            [recording.tape.checkpoint(edit, acts_from=self.acts_from) for edit in self.edits]
+        )
         if checkpoint is None:
             entered = any(recording.tape.entered(edit) for edit in self.edits)
             status: TrialStatus = "skipped" if entered else "unreached"

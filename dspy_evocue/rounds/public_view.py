@@ -13,6 +13,8 @@ from dspy_evocue.episodes import Recording
 from dspy_evocue.public_episodes import PublicEpisode, episode_from
 from dspy_evocue.rounds.tasks import Task
 
+_SILENT = ("mark", "edge", "skill")
+"""Kinds of events in which nothing is said or observed."""
 RESULT_NODE = "result"
 """The last step of an episode: what the program returned."""
 ERROR_NODE = "error"
@@ -21,7 +23,7 @@ ERROR_NODE = "error"
 
 def public_episode(task: Task, recording: Recording) -> PublicEpisode:
     """Return a recorded run as the agent itself could tell it, plus the final score."""
-    steps = [(event.node, _event_text(event)) for event in recording.tape.events if event.kind != "mark"]
+    steps = [(event.node, _event_text(event)) for event in recording.tape.events if event.kind not in _SILENT]
     episode = recording.episode
     if episode.error:
         steps.append((ERROR_NODE, episode.error))
