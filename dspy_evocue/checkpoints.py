@@ -261,7 +261,8 @@ class Replayer:
             return self._recorder.begin(entry)
         self._check(entry, event)
         self._positions[event.branch] = self._positions.get(event.branch, 0) + 1
-        if event.kind == "tool" and self._acts_again:
+        # An action in plain code is performed again, since nobody can keep it from the program.
+        if event.kind == "action" or (event.kind == "tool" and self._acts_again):
             self._verifying[entry.number] = event
             return None
         if event.kind == "tool":
@@ -269,10 +270,10 @@ class Replayer:
         return Replayed(_own_copy(event.output), event.error)
 
     def end(self, entry: Entry, output: Any, error: BaseException | None) -> None:
-        """Verify what a tool returned during the replay; write the end of a live call down.
+        """Verify what an action returned during the replay; write the end of a live call down.
 
         Raises:
-            Divergence: When the tool returned something else than in the recording.
+            Divergence: When it returned something else than in the recording.
         """
         event = self._verifying.pop(entry.number, None)
         if event is None:

@@ -364,7 +364,9 @@ class Execution:
         if kind != "predictor":
             return {}
         wanted = self.journal is not None and self.journal.wants_features
-        if not wanted and not any(edit.when.tests and edit.is_entered(branch.last, node) for edit in self._on_predictors):
+        if not wanted and not any(
+            edit.when.tests and edit.is_entered(branch.last, node) for edit in self._on_predictors
+        ):
             return {}
         if self._max_calls is None:
             self._max_calls = self._read_max_calls()

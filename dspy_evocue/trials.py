@@ -34,6 +34,8 @@ from dspy_evocue.fingerprints import fingerprint
 from dspy_evocue.rules import TrialKind, TrialStatus
 from dspy_evocue.trial_record import TrialRecord, behaviour_changes
 
+_ACTIONS = ("tool", "action")
+
 
 def paired_trial(
     program: Any,
@@ -137,9 +139,7 @@ class Trial:
         blank = self._blank(recording=Spend() if self.given else recording.episode.spend)
         if recording.episode.missing and not recording.tape.events:
             return replace(blank, status="unresolved", reason=f"no recording: {recording.episode.missing}")
-        checkpoint = _first(
-            [recording.tape.checkpoint(edit, acts_from=self.acts_from) for edit in self.edits]
-        )
+        checkpoint = _first([recording.tape.checkpoint(edit, acts_from=self.acts_from) for edit in self.edits])
         if checkpoint is None:
             entered = any(recording.tape.entered(edit) for edit in self.edits)
             status: TrialStatus = "skipped" if entered else "unreached"
@@ -244,13 +244,13 @@ def _replayer(tape: Tape, checkpoint: Checkpoint, environment: Environment | Non
 
 
 def _control_fault(recorded: Tape, parent: Tape, checkpoint: Checkpoint) -> str:
-    """Say where the parent arm called a tool as the recording did, and saw something else; empty when nowhere.
+    """Say where the parent arm acted on the world as the recording did, and saw something else; empty when nowhere.
 
-    Compared are the tool calls from the checkpoint on, for as long as both make the same ones: as long as they do, the
+    Compared are the actions from the checkpoint on, for as long as both make the same ones: as long as they do, the
     world must answer the same, or it was not restored.
     """
-    then = [event for event in recorded.events if event.kind == "tool" and event.number >= checkpoint.number]
-    now = [event for event in parent.events if event.kind == "tool"]
+    then = [event for event in recorded.events if event.kind in _ACTIONS and event.number >= checkpoint.number]
+    now = [event for event in parent.events if event.kind in _ACTIONS]
     for old, new in zip(then, now, strict=False):
         if (old.node, old.input_key, old.branch) != (new.node, new.input_key, new.branch):
             return ""

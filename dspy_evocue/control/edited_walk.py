@@ -108,7 +108,8 @@ class EditedWalk:
             self._running = (skill, *self._execution.enter_skill(edit, edge.source, ACTIVE_CALL_ID.get()))
 
     def _leave_skill(self, failure: str) -> None:
-        assert self._running is not None and self._execution is not None, "a skill runs"
+        assert self._running is not None, "a skill runs"
+        assert self._execution is not None, "a skill is noted in an execution"
         _, entry, replayed = self._running
         self._running = None
         if failure:

@@ -74,7 +74,9 @@ class GraphSkillEdit(Edit):
         object.__setattr__(self, "returns", tuple(self.returns))
         check_placement(self)
         if self.scope != "call":
-            raise ValueError(f"a skill on an edge runs whenever the edge is taken: scope must be call, got {self.scope}")
+            raise ValueError(
+                f"a skill on an edge runs whenever the edge is taken: scope must be call, got {self.scope}"
+            )
 
     @property
     def skills(self) -> tuple[Skill, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
@@ -12,9 +13,9 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 from dspy_evocue.control.driving import Walk, adrive, drive
-from dspy_evocue.control.errors import RoutingError
 from dspy_evocue.control.edited_walk import EditedWalk
-from dspy_evocue.control.features import FEATURES, observable_features
+from dspy_evocue.control.errors import RoutingError
+from dspy_evocue.control.features import FEATURES, describe_features, observable_features
 from dspy_evocue.control.graph import ControlGraph
 from dspy_evocue.control.graph_skill_edit import GraphSkillEdit, require_sound, with_edits
 from dspy_evocue.control.machine import (
@@ -162,6 +163,11 @@ class ControlProgram(dspy.Module):
         """Return a copy whose edges from `source` to `target` carry this text; the empty text takes it away."""
         return self.with_graph(self.graph.with_instruction(source, target, text, scope=scope))
 
+    def describe(self) -> str:
+        """Say in words which nodes and edges the graph has, with the draft states on them, and what rules can test."""
+        features = describe_features(self.plain.features)
+        return f"{self.graph.describe()}\nFeatures that a start condition can test:\n{features}"
+
     def mermaid(self, counts: Mapping[str, int] | None = None) -> str:
         """Return the graph as Mermaid text, with how often each edge was taken where `counts` says so."""
         return draw_graph(self.graph, counts)
@@ -204,7 +210,8 @@ class ControlProgram(dspy.Module):
                 performed, unreadable = yield from _performed(node, state, parts)
                 state = absorb(node, state, performed, is_model_call=is_model_call)
                 try:
-                    edge = walk.choose(state, lambda: self._features(state, performed.outcome), performed.outcome)
+                    features = functools.partial(self._features, state, performed.outcome)
+                    edge = walk.choose(state, features, performed.outcome)
                 except RoutingError:
                     if unreadable is not None:
                         raise unreadable from None
