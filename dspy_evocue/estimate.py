@@ -71,8 +71,8 @@ def estimate_run(settings: LearnerSettings, student: dspy.Module, pools: TaskPoo
         learning_tasks=len(pools.learning),
         confirmation_tasks=len(pools.confirmation),
         reasons=(
-            f"{settings.max_rounds} rounds of {recorded} recorded runs, {tried + again} trials and {pairs} confirmation "
-            "pairs",
+            f"{settings.max_rounds} rounds of {recorded} recorded runs, {tried + again} trials and {pairs} "
+            "confirmation pairs",
             "calls before a checkpoint and stopping early make it less",
             "repeated calls after failures and the metric's own calls are not included",
         ),

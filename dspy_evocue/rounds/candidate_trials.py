@@ -3,7 +3,7 @@
 Which checkpoints are tried is guided by the tasks that a candidate cites, within tasks that its entry reaches, and with
 some solved tasks among them, where it could do harm. A trial that cannot be restored is run from the task's start.
 An edge of an explicit controller is taken in every phase of a run, and what a skill does from its first entry on says
-nothing of the later ones: there a task is tried once more, from the entry whose state differs most from the first.
+nothing of the later ones: there a task is tried once more, from the first entry in another state on.
 """
 
 from __future__ import annotations
@@ -247,20 +247,12 @@ class CandidateTrials:
 
 
 def another_state(events: Sequence[Event]) -> Event | None:
-    """Return the event whose state differs from the first one's in most features; None when all are alike.
+    """Return the first event whose state differs from that of the first one; None when all are alike.
 
     Args:
-        events: Where an edit would act in one run, in their order; the earliest of several that differ as much wins.
+        events: Where an edit would act in one run, in their order.
     """
-    if not events:
-        return None
-    first = events[0].features
-
-    def difference(event: Event) -> int:
-        return sum(first.get(name) != value for name, value in event.features.items())
-
-    found = max(events, key=difference)
-    return found if difference(found) else None
+    return next((event for event in events if event.features != events[0].features), None)
 
 
 def choose_places(

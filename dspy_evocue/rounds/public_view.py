@@ -29,7 +29,20 @@ def public_episode(task: Task, recording: Recording) -> PublicEpisode:
         steps.append((ERROR_NODE, episode.error))
     elif episode.prediction is not None:
         steps.append((RESULT_NODE, _fields_text(episode.prediction)))
-    return episode_from(task.task_id, dict(task.example.inputs().items()), steps, episode.score)
+    inputs = {**_opened_task(recording), **dict(task.example.inputs().items())}
+    return episode_from(task.task_id, inputs, steps, episode.score)
+
+
+def _opened_task(recording: Recording) -> dict[str, Any]:
+    """Return the task that a controller's own start has opened, as its first model call was shown it.
+
+    An example may name a world's task by its id only, which tells the learner nothing.
+    """
+    events = recording.tape.events
+    if not any(event.kind == "edge" for event in events):
+        return {}
+    shown = next((event.inputs for event in events if event.kind == "predictor" and "task" in event.inputs), {})
+    return {"task": shown["task"]} if shown else {}
 
 
 def _event_text(event: Event) -> str:
