@@ -6,11 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dspy_evocue.call_sites import CallSite
 from dspy_evocue.control.check import check_skill
 from dspy_evocue.control.code_agent_graph import code_agent_graph
 from dspy_evocue.control.compile import compile_skill, matching_edges
 from dspy_evocue.control.draft import Draft, DraftState
 from dspy_evocue.control.errors import DraftStateError, RoutingError, SkillError
+from dspy_evocue.control.graph_skill_edit import GraphSkillEdit, find_edit_problems
 from dspy_evocue.control.machine import Performed, absorb, begin, choose_edge, follow, require_draft
 from dspy_evocue.control.operations import ERROR, OPERATIONS
 from dspy_evocue.control.skills import Branch, Return, Skill, SkillOperation, returns_to
@@ -167,6 +169,17 @@ def test_the_checker_agrees_with_a_walk_of_the_definition(skill):
     elif refused:
         # A skill may also break on a draft that it brings about itself, by returning to where it starts.
         assert any(one.target != skill.target for one in skill.returns) or skill.source in ("*", "recurring", "route")
+
+
+@settings(max_examples=150)
+@given(skill=skills, more=tests)
+def test_a_proposed_skill_that_is_accepted_stays_sound_under_every_rule_that_trials_may_fit(skill, more):
+    edit = GraphSkillEdit(CallSite(skill.source, skill.target), skill.operations, skill.returns, when=skill.when)
+    if not has_form(skill, GRAPH) or find_edit_problems(edit, GRAPH):
+        return
+    assert check_skill(skill, GRAPH) == ()
+    if len(skill.when) < 2 and more.feature not in {test.feature for test in skill.when.tests}:
+        assert check_skill(dataclasses.replace(skill, when=Rule((*skill.when.tests, more))), GRAPH) == ()
 
 
 @pytest.mark.parametrize(
