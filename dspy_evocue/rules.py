@@ -144,6 +144,15 @@ class RuleEvidence:
 
 
 @dataclass(frozen=True, slots=True)
+class EnteredState:
+    """A state in which an edit acted, and whether anything came of it there."""
+
+    features: Mapping[str, str]
+    changed: bool
+    """Whether the program was left with anything else than without it: False where it only cost its calls."""
+
+
+@dataclass(frozen=True, slots=True)
 class FittedRule:
     """The best rule for an edit, and the evidence that it rests on."""
 
@@ -240,6 +249,34 @@ def fit_rule(
         if best is None or _preference(candidate) < _preference(best):
             best = candidate
     return best
+
+
+def narrow_rule(rule: Rule, states: Sequence[EnteredState]) -> Rule:
+    """Return the rule with further tests that spare an edit the states in which it did nothing.
+
+    Scores cannot tell such states from others: acting there costs calls and changes nothing. Every state in which
+    something came of the edit stays covered. Of the rules that leave the fewest idle states the one with the fewest
+    tests is taken, then the first in the order of names.
+
+    Args:
+        rule: Under which the edit is worth having.
+        states: Those in which it acted.
+    """
+    covered = [state for state in states if rule.holds(state.features)]
+    idle = [state.features for state in covered if not state.changed]
+    effective = [state.features for state in covered if state.changed]
+    if not effective:
+        return rule
+    tested = {test.feature for test in rule.tests}
+    common = [
+        FeatureTest(name, value)
+        for name, value in sorted(effective[0].items())
+        if name not in tested and all(state.get(name) == value for state in effective)
+    ]
+    candidates = [
+        Rule((*rule.tests, *more)) for size in range(MAX_TESTS + 1 - len(rule)) for more in combinations(common, size)
+    ]
+    return min(candidates, key=lambda one: sum(one.holds(state) for state in idle))
 
 
 def _check_settings(features: Sequence[str], penalty: float, minimum_tasks: int, edit_length: int) -> None:

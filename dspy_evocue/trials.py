@@ -32,7 +32,7 @@ from dspy_evocue.episodes import (
 from dspy_evocue.features import FeatureFunction
 from dspy_evocue.fingerprints import fingerprint
 from dspy_evocue.rules import TrialKind, TrialStatus
-from dspy_evocue.trial_record import TrialRecord, behaviour_changes
+from dspy_evocue.trial_record import TrialRecord, behaviour_changes, entered_states
 
 _ACTIONS = ("tool", "action")
 
@@ -213,6 +213,7 @@ class Trial:
             before=parent.episode.score,
             after=edited.episode.score,
             changes=behaviour_changes(parent.tape, edited.tape),
+            entered=entered_states(edited.tape, {edit.edit_id for edit in self.edits}),
         )
 
     def _attempt_failure(self, tape: Tape) -> str:

@@ -8,6 +8,7 @@ noted from its entry to its return, and with it what it could not do.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from dspy.utils.callback_context import ACTIVE_CALL_ID
@@ -22,6 +23,24 @@ from dspy_evocue.control.skills import FAILURE, Skill
 from dspy_evocue.control.state import ControlState
 from dspy_evocue.control.wiring import Edge, Node, Wiring
 from dspy_evocue.running import Entry, Execution, Replayed, current_executions
+
+
+@dataclass(frozen=True, slots=True)
+class _RunningSkill:
+    """A skill of an edit that a noted run is in."""
+
+    skill: Skill
+    edge: Edge
+    """Through which it was entered."""
+    state: ControlState
+    """Before it."""
+    entry: Entry
+    replayed: Replayed | None
+
+    def changed(self, edge: Edge, state: ControlState) -> bool:
+        """Say whether the program goes on otherwise than past the skill, or in another state."""
+        before, after = ((one.draft, one.notes, one.goals, one.history) for one in (self.state, state))
+        return edge.target != self.edge.addressee or before != after
 
 
 class EditedWalk:
@@ -40,7 +59,7 @@ class EditedWalk:
         self._graph = graph
         self._carried = carried
         self._is_noted = self._execution is not None and self._execution.journal is not None
-        self._running: tuple[Skill, Entry, Replayed | None] | None = None
+        self._running: _RunningSkill | None = None
         self._skills: dict[str, tuple[Skill, GraphSkillEdit]] = {}
         self.wiring: Wiring = graph.wiring
         """The nodes and edges with the skills that may act by now."""
@@ -78,7 +97,8 @@ class EditedWalk:
             node: The node of that operation.
         """
         if self._running is not None:
-            self._leave_skill(f"{spent} was reached before {node.operation}" if spent and node is not None else "")
+            failure = f"{spent} was reached before {node.operation}" if spent and node is not None else ""
+            self._leave_skill(failure, changed=True)
 
     def _update(self) -> bool:
         """Take the skills that may act by now into the wiring; say whether there are others than before."""
@@ -99,22 +119,22 @@ class EditedWalk:
 
     def _note_skill(self, edge: Edge, state: ControlState) -> None:
         if self._running is not None:
-            skill = self._running[0]
             if not self.wiring.node(edge.target).skill:
-                failed = edge.source == exit_name(skill, FAILURE)
-                self._leave_skill(self._reason(state) if failed else "")
+                failed = edge.source == exit_name(self._running.skill, FAILURE)
+                self._leave_skill(self._reason(state) if failed else "", changed=self._running.changed(edge, state))
         elif edge.skill in self._skills and self._execution is not None:
             skill, edit = self._skills[edge.skill]
-            self._running = (skill, *self._execution.enter_skill(edit, edge.source, ACTIVE_CALL_ID.get()))
+            begun = self._execution.enter_skill(edit, edge.source, ACTIVE_CALL_ID.get())
+            self._running = _RunningSkill(skill, edge, state, *begun)
 
-    def _leave_skill(self, failure: str) -> None:
+    def _leave_skill(self, failure: str, *, changed: bool) -> None:
         assert self._running is not None, "a skill runs"
         assert self._execution is not None, "a skill is noted in an execution"
-        _, entry, replayed = self._running
+        entry, replayed = self._running.entry, self._running.replayed
         self._running = None
         if failure:
             entry.failures.append(failure)
-        self._execution.leave(entry, None, None, was_replayed=replayed is not None)
+        self._execution.leave(entry, changed, None, was_replayed=replayed is not None)
 
     def _reason(self, state: ControlState) -> str:
         """Say why a skill that stands at its failure exit has come there."""

@@ -25,7 +25,7 @@ from dspy_evocue.rounds.paid_steps import PaidSteps, Step
 from dspy_evocue.rounds.proposed_edits import edit_length
 from dspy_evocue.rounds.settings import LearnerSettings
 from dspy_evocue.rounds.tasks import Task
-from dspy_evocue.rules import FittedRule, fit_rule
+from dspy_evocue.rules import FittedRule, Rule, fit_rule, narrow_rule
 from dspy_evocue.trial_record import TrialRecord
 from dspy_evocue.trials import Trial
 
@@ -73,10 +73,17 @@ class TriedCandidate:
         return self.fitted is not None and self.fitted.passes
 
     @property
+    def rule(self) -> Rule:
+        """When the edit is to act: the best rule, without states in which the trials saw a skill do nothing."""
+        if self.fitted is None:
+            return self.candidate.edit.when
+        return narrow_rule(self.fitted.rule, [state for trial in self.trials for state in trial.entered])
+
+    @property
     def edit(self) -> Edit:
         """The edit with its rule."""
         edit: Any = self.candidate.edit
-        return edit if self.fitted is None else replace(edit, when=self.fitted.rule)
+        return replace(edit, when=self.rule)
 
     @property
     def reason(self) -> str:
@@ -85,7 +92,8 @@ class TriedCandidate:
         if len(self.trials) < self.planned:
             early = f" (stopped after {len(self.trials)} of {self.planned} trials: no mean gain was likely any more)"
         if self.fitted is not None:
-            return f"{self.fitted}{early}"
+            narrowed = f"; it did nothing except when {self.rule}" if self.rule != self.fitted.rule else ""
+            return f"{self.fitted}{narrowed}{early}"
         usable = len({trial.task_id for trial in self.trials if trial.evidence.is_usable})
         return f"only {usable} tasks say anything about it, too few for a rule{early}"
 

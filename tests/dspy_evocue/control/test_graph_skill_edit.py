@@ -306,3 +306,11 @@ def test_a_start_condition_that_can_never_hold_is_refused():
     assert find_edit_problems(changed(when=Rule.of(phase="second")), make_agent().graph) == (
         "The start condition asks for phase is second, but phase is first or middle or late.",
     )
+
+
+def test_a_trial_knows_in_which_states_the_skill_changed_anything():
+    entered = trial(REVISE).entered
+    # The search and the end pay nothing; each payment between them is revised.
+    assert [state.changed for state in entered] == [False, True, True, True, True, True, False]
+    assert [state.features["phase"] for state in entered] == ["first"] + ["middle"] * 6
+    assert all(state.changed for state in trial(changed(operations=(SkillOperation("reflect"),))).entered)

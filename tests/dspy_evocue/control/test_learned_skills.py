@@ -1,5 +1,6 @@
 """The learner finds, tries, fits, confirms and inherits a skill of a controller's graph, as it does an instruction."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ from dspy_evocue import EvoCUE, attach, compare
 from dspy_evocue.control import ControlProgram
 from dspy_evocue.control.code_world import check_code, open_code_world
 from dspy_evocue.control.scripted_adviser import REVISION_SKILL, adviser_reply
-from dspy_evocue.control.scripted_clerk import hasty_clerk_reply
+from dspy_evocue.control.scripted_clerk import clerk_reply, hasty_clerk_reply
 from dspy_evocue.rules import Rule
 
 TASKS = [
@@ -72,10 +73,13 @@ def learned():
 def test_a_skill_that_helps_in_one_phase_only_is_inherited_with_its_rule(learned):
     optimizer, program = learned
     (edit,) = program.evocue.edits
-    assert (edit.kind, edit.when) == ("graph_skill", Rule.of(phase="middle"))
+    assert (edit.kind, edit.when) == ("graph_skill", Rule.of(phase="middle", completion="none"))
     first, second = optimizer.last_result.rounds
     (candidate,) = first.candidates
     assert candidate.fate == "inherited"
+    # Scores ask for the phase; that the skill then spares the last draft is because it changed nothing there.
+    assert candidate.fitted.rule == Rule.of(phase="middle")
+    assert "it did nothing except when completion is none and phase is middle" in candidate.reason
     assert {trial.kind for trial in candidate.trials} == {"matched_prefix"}
     assert second.mean_base_score == 1.0
 
@@ -96,7 +100,7 @@ def test_the_confirmation_tasks_had_no_part_in_trials_or_proposals(learned):
 def test_what_was_learned_raises_held_out_tasks_where_the_skill_everywhere_does_not(learned):
     optimizer, program = learned
     (edit,) = program.evocue.edits
-    everywhere = attach(make_agent(), type(edit)(edit.at, edit.operations, edit.returns))
+    everywhere = attach(make_agent(), dataclasses.replace(edit, when=Rule()))
     with dspy.context(lm=scripted_lm(hasty_clerk_reply)):
         counts = [
             compare(make_agent(), one, HELD_OUT, score, learned=optimizer.last_result.identity.data_roles).counts
@@ -147,7 +151,7 @@ def test_it_is_saved_and_loaded_alone_and_as_a_part(learned, tmp_path):
 
 def test_the_result_explains_the_skill_and_what_was_tried(learned, tmp_path):
     result = learned[0].last_result
-    assert "on prepare -> pre_commit, when phase is middle" in result.explain()
+    assert "on prepare -> pre_commit, when completion is none and phase is middle" in result.explain()
     assert result.to_dict()["edits"][0]["kind"] == "graph_skill"
     result.report(tmp_path / "run.html")
     assert "pre_commit" in (tmp_path / "run.html").read_text(encoding="utf-8")
@@ -166,6 +170,19 @@ def test_the_proposer_is_shown_the_graph_the_operations_and_the_tasks(learned):
     ):
         assert told in prompt
     assert "House" not in prompt
+
+
+def test_a_skill_that_harms_nowhere_is_spared_the_states_in_which_it_does_nothing():
+    optimizer, program, _ = learn(adviser_reply([REVISION_SKILL]), clerk=clerk_reply, max_rounds=1)
+    (candidate,) = optimizer.last_result.rounds[0].candidates
+    assert candidate.fitted.rule == Rule()
+    (edit,) = program.evocue.edits
+    everywhere = attach(make_agent(), dataclasses.replace(edit, when=Rule()))
+    with dspy.context(lm=scripted_lm(clerk_reply)):
+        spent = [[one(**example.inputs()) for example in HELD_OUT] for one in (program, everywhere)]
+    assert {run.score for runs in spent for run in runs} == {1.0}
+    ours, theirs = (sum(run.model_calls for run in runs) for runs in spent)
+    assert ours < theirs
 
 
 def test_a_refused_skill_is_revised_once_with_the_checkers_words():
