@@ -66,12 +66,11 @@ def learn(reply, *, student=None, clerk=hasty_clerk_reply, **settings):
 
 @pytest.fixture(scope="module")
 def learned():
-    optimizer, program, _ = learn(adviser_reply([REVISION_SKILL]))
-    return optimizer, program
+    return learn(adviser_reply([REVISION_SKILL]))
 
 
 def test_a_skill_that_helps_in_one_phase_only_is_inherited_with_its_rule(learned):
-    optimizer, program = learned
+    optimizer, program, _ = learned
     (edit,) = program.evocue.edits
     assert (edit.kind, edit.when) == ("graph_skill", Rule.of(phase="middle", completion="none"))
     first, second = optimizer.last_result.rounds
@@ -85,7 +84,7 @@ def test_a_skill_that_helps_in_one_phase_only_is_inherited_with_its_rule(learned
 
 
 def test_each_task_is_tried_in_two_states_and_the_early_ones_count_against_the_skill_everywhere(learned):
-    optimizer, _ = learned
+    optimizer, _, _ = learned
     (candidate,) = optimizer.last_result.rounds[0].candidates
     gains = {phase: [t.gain for t in candidate.trials if t.features["phase"] == phase] for phase in ("first", "middle")}
     assert len(gains["first"]) == len(gains["middle"]) == 6
@@ -98,7 +97,7 @@ def test_the_confirmation_tasks_had_no_part_in_trials_or_proposals(learned):
 
 
 def test_what_was_learned_raises_held_out_tasks_where_the_skill_everywhere_does_not(learned):
-    optimizer, program = learned
+    optimizer, program, _ = learned
     (edit,) = program.evocue.edits
     everywhere = attach(make_agent(), dataclasses.replace(edit, when=Rule()))
     with dspy.context(lm=scripted_lm(hasty_clerk_reply)):
@@ -110,7 +109,7 @@ def test_what_was_learned_raises_held_out_tasks_where_the_skill_everywhere_does_
 
 
 def test_the_inherited_skill_is_a_part_of_the_graph_and_taking_it_off_restores_the_graph(learned):
-    _, program = learned
+    _, program, _ = learned
     (edit,) = program.evocue.edits
     (skill,) = program.graph.skills
     assert skill.skill_id == edit.edit_id
@@ -123,7 +122,7 @@ def test_the_inherited_skill_is_a_part_of_the_graph_and_taking_it_off_restores_t
 
 
 def test_the_skill_takes_from_the_runs_own_budget(learned):
-    _, program = learned
+    _, program, _ = learned
     with dspy.context(lm=scripted_lm(hasty_clerk_reply)):
         with_skill, without = program(task_id="search-50"), make_agent()(task_id="search-50")
     assert with_skill.steps - without.steps == with_skill.model_calls - without.model_calls > 0
@@ -138,7 +137,7 @@ def test_it_is_saved_and_loaded_alone_and_as_a_part(learned, tmp_path):
         def forward(self, task_id):
             return self.agent(task_id=task_id)
 
-    _, program = learned
+    _, program, _ = learned
     program.save(tmp_path / "agent.json")
     loaded = dspy_evocue.load(make_agent(), tmp_path / "agent.json")
     assert (loaded.graph, loaded.evocue.edits) == (program.graph, program.evocue.edits)
@@ -229,7 +228,7 @@ def test_an_instruction_and_a_skill_are_learned_in_one_run():
 
 
 def test_a_second_compile_starts_from_the_inherited_skill(learned):
-    _, program = learned
+    _, program, _ = learned
 
     def careless(prompt, number=1):
         reply = hasty_clerk_reply(prompt, number)
@@ -256,7 +255,7 @@ def test_a_second_compile_starts_from_the_inherited_skill(learned):
 
 
 def test_the_estimate_bounds_what_a_run_takes(learned):
-    optimizer, _ = learned
+    optimizer, _, _ = learned
     estimate = optimizer.estimate(make_agent(), trainset=TASKS)
     assert optimizer.last_result.spend.metric_calls <= estimate.metric_calls
     assert (
@@ -305,11 +304,6 @@ def killed_runs(tmp_path_factory):
     return directory
 
 
-@pytest.fixture(scope="module")
-def whole():
-    return learn(adviser_reply([REVISION_SKILL]))
-
-
 def decided(result):
     return [
         (
@@ -322,8 +316,8 @@ def decided(result):
 
 
 @pytest.mark.parametrize("at", KILLED_AT)
-def test_a_killed_run_resumes_with_the_same_decisions_and_pays_for_no_finished_step_twice(killed_runs, whole, at):
-    expected, program, calls_of_whole = whole
+def test_a_killed_run_resumes_with_the_same_decisions_and_pays_for_no_finished_step_twice(killed_runs, learned, at):
+    expected, program, calls_of_whole = learned
     optimizer, resumed, calls = learn(adviser_reply([REVISION_SKILL]), log_dir=killed_runs / str(at))
     assert decided(optimizer.last_result) == decided(expected.last_result)
     assert resumed.graph == program.graph
