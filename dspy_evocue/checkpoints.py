@@ -14,9 +14,9 @@ from typing import Any
 
 from dspy_combee.runtime.budget import Spend
 from dspy_evocue.edits import Edit
+from dspy_evocue.entries import Entry, NodeKind, Replayed
 from dspy_evocue.errors import Divergence
 from dspy_evocue.fingerprints import fingerprint
-from dspy_evocue.running import Entry, NodeKind, Replayed
 
 
 @dataclass(slots=True)

@@ -82,7 +82,7 @@ class Edit(ABC):
         An edit that cannot do what it is for, and lets the program go on all the same, says so in `call.failures`.
 
         Args:
-            call: The call, as `dspy_evocue.running.Entry` describes it.
+            call: The call, as `dspy_evocue.entries.Entry` describes it.
             prediction: What the predictor returned.
         """
         return prediction

@@ -14,7 +14,8 @@ from dspy.utils.exceptions import LMInvalidRequestError
 
 from dspy_combee.runtime.retry import is_lm_failure
 from dspy_evocue.call_sites import tool_node
-from dspy_evocue.running import SETTINGS_KEY, Entry, Execution, NodeKind, Replayed, current_executions
+from dspy_evocue.entries import Entry, NodeKind, Replayed
+from dspy_evocue.running import SETTINGS_KEY, Execution, current_executions
 
 PREPARED = "_evocue_is_prepared"
 """The class attribute of predictors that report their own entries."""

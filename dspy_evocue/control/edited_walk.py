@@ -22,7 +22,8 @@ from dspy_evocue.control.operations import ERROR
 from dspy_evocue.control.skills import FAILURE, Skill
 from dspy_evocue.control.state import ControlState
 from dspy_evocue.control.wiring import Edge, Node, Wiring
-from dspy_evocue.running import Entry, Execution, Replayed, current_executions
+from dspy_evocue.entries import Entry, Replayed
+from dspy_evocue.running import Execution, current_executions
 
 
 @dataclass(frozen=True, slots=True)
