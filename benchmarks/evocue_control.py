@@ -1,8 +1,9 @@
 """Figures of the explicit controller on the small code world, with a scripted agent.
 
-Two questions: where must a lesson stand to act, and what does a skill cost with a rule and without. The agent is
-scripted (`dspy_evocue.control.scripted_clerk`): it follows the house rule exactly where the text is in the prompt of
-that very call. So the tables show what the controller makes visible and what it spends, not how well a model learns.
+Three questions: where must a lesson stand to act, what does a skill cost with a rule and without, and which rule does
+the learner find by itself. The agent is scripted (`dspy_evocue.control.scripted_clerk`): it follows the house rule
+exactly where the text is in the prompt of that very call. So the tables show what the controller makes visible and what
+it spends, not how well a model learns.
 
     python benchmarks/evocue_control.py            # print the tables
     python benchmarks/evocue_control.py --write    # and put them into benchmarks/README-evocue.md
@@ -21,6 +22,7 @@ from pathlib import Path
 import dspy
 
 from dspy_combee.testing import ScriptedEngine, count_tokens, scripted_lm
+from dspy_evocue import EvoCUE
 from dspy_evocue.control import (
     OPERATIONS,
     ControlProgram,
@@ -33,7 +35,8 @@ from dspy_evocue.control import (
 )
 from dspy_evocue.control.code_agent_graph import code_agent_graph
 from dspy_evocue.control.code_world import HOUSE_RULE, check_code, open_code_world
-from dspy_evocue.control.scripted_clerk import clerk_reply
+from dspy_evocue.control.scripted_adviser import REVISION_SKILL, adviser_reply
+from dspy_evocue.control.scripted_clerk import clerk_reply, hasty_clerk_reply
 from dspy_evocue.rules import Rule
 
 TASKS = (
@@ -41,6 +44,10 @@ TASKS = (
     *(f"direct-{n}" for n in range(1, 5)),
     *(f"search-{n}" for n in range(1, 17)),
 )
+LEARNING_TASKS = tuple(
+    f"{kind}-{number}" for number in range(101, 111) for kind in ("search", "report", "direct")
+) + tuple(f"search-{number}" for number in range(201, 211))
+Reply = Callable[[str, int], str]
 PENDING = (DraftState.PENDING_VALID, DraftState.PENDING_INVALID)
 README = Path(__file__).with_name("README-evocue.md")
 
@@ -73,9 +80,9 @@ def make_skill(when: Rule) -> Skill:
     return Skill("reference", "prepare", "pre_commit", revise, returns_to("pre_commit", PENDING), when)
 
 
-def measure(name: str, agent: ControlProgram) -> Row:
+def measure(name: str, agent: ControlProgram, clerk: Reply = clerk_reply) -> Row:
     """Run every task once."""
-    engine = ScriptedEngine(clerk_reply)
+    engine = ScriptedEngine(clerk)
     with dspy.context(lm=scripted_lm(engine)):
         runs = [agent(task_id=task_id) for task_id in TASKS]
     return Row(
@@ -108,6 +115,46 @@ def skill_rows(limits: Limits | None = None) -> list[Row]:
         ("everywhere", Rule()),
     )
     return [measure(name, agent if when is None else agent.with_skill(make_skill(when))) for name, when in variants]
+
+
+def score(example: dspy.Example, prediction: dspy.Prediction) -> float:
+    """Return what the world says of a run."""
+    return prediction.score
+
+
+def learner_lines(title: str, clerk: Reply, limits: Limits | None = None) -> list[str]:
+    """Let the learner find the skill on tasks of its own; compare what it inherits with the skill everywhere."""
+    agent = make_agent(limits)
+    examples = [dspy.Example(task_id=task_id).with_inputs("task_id") for task_id in LEARNING_TASKS]
+    optimizer = EvoCUE(
+        score,
+        reflection_lm=scripted_lm(adviser_reply([REVISION_SKILL])),
+        skills=True,
+        max_rounds=1,
+        max_cards=0,
+        num_threads=1,
+        progress=False,
+    )
+    with dspy.context(lm=scripted_lm(clerk)):
+        learned = optimizer.compile(agent, trainset=examples)
+    result = optimizer.last_result
+    assert result is not None, "compile leaves a result"
+    (candidate,) = result.rounds[0].candidates
+    rows = [
+        measure("no skill", agent, clerk),
+        measure("the skill everywhere", agent.with_skill(make_skill(Rule())), clerk),
+        measure(f"what the learner inherited (when {candidate.edit.when})", learned, clerk),
+    ]
+    spend = result.spend
+    return [
+        f"#### {title}",
+        "",
+        *table(rows, with_budget=limits is not None),
+        "",
+        f"{len(candidate.trials)} trials: {candidate.reason}. {candidate.fate.capitalize()}. Learning took "
+        f"{spend.metric_calls} scored runs and {spend.lm_calls} model calls on {len(LEARNING_TASKS)} other tasks.",
+        "",
+    ]
 
 
 def seconds_per(action: Callable[[], object], times: int) -> float:
@@ -173,6 +220,11 @@ def report() -> str:
             "",
             *table(skill_rows(limits), with_budget=True),
             "",
+            "### Which rule the learner finds for that skill",
+            "",
+            *learner_lines("Revising before anything was executed does harm", hasty_clerk_reply),
+            *learner_lines("Revising does no harm anywhere", clerk_reply),
+            *learner_lines(f"The same with at most {limits.max_model_calls} model calls a task", clerk_reply, limits),
             "### What the controller itself takes",
             "",
             *speed_lines(),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dspy_evocue.call_sites import CallSite
     from dspy_evocue.comparison import Comparison
     from dspy_evocue.control.check import check_skill
+    from dspy_evocue.control.graph_skill_edit import GraphSkillEdit
     from dspy_evocue.control.program import ControlProgram
     from dspy_evocue.control.skill_edit import SkillEdit
     from dspy_evocue.control.skills import SkillOperation
@@ -51,6 +52,7 @@ _HOME = {
     "EvoCUEResult": "dspy_evocue.report.result",
     "FeatureTest": "dspy_evocue.rules",
     "FittedRule": "dspy_evocue.rules",
+    "GraphSkillEdit": "dspy_evocue.control.graph_skill_edit",
     "InstructionEdit": "dspy_evocue.edits",
     "KnowledgeCard": "dspy_evocue.knowledge",
     "LMProposer": "dspy_evocue.proposer",
@@ -97,6 +99,7 @@ __all__ = [
     "EvoCUEResult",
     "FeatureTest",
     "FittedRule",
+    "GraphSkillEdit",
     "InstructionEdit",
     "KnowledgeCard",
     "LMProposer",

@@ -132,9 +132,10 @@ def attach(program: Any, *edits: Edit, features: Sequence[FeatureFunction] = ())
     state = state_of(program) or EditedState(new_token())
     known = {function.__name__: function for function in (*state.features.own, *features)}
     combined = FeatureSet(tuple(known.values()))
-    check_edits(program, edits, combined)
+    every = (*state.edits, *edits)
+    check_edits(program, every, combined)
     copied = copy_program(program)
-    _make_edited(copied, EditedState(state.token, (*state.edits, *edits), combined))
+    _make_edited(copied, EditedState(state.token, every, combined))
     return copied
 
 
@@ -166,14 +167,14 @@ def load(program: Any, path: str | Path, *, features: Sequence[FeatureFunction] 
             f"the file has edits for {', '.join(unknown)} inside the program, which has {known or 'none'}"
         )
     edits = {name: edits_of(content, programs[name]) for name, content in saved.items()}
-    for name, own in edits.items():
-        check_edits(programs[name], own, feature_set)
     for inner in programs.values():
         _make_plain(inner)
     copied.load(str(path), **kwargs)
     for inner in programs.values():
         vars(inner).pop(STATE_KEY, None)  # dspy.Predict takes every key of its state for an attribute
     for name, own in edits.items():
+        # Only now, because skills are held against the graph of the file.
+        check_edits(programs[name], own, feature_set)
         if own:
             _make_edited(programs[name], EditedState(new_token(), own, feature_set))
     return copied
@@ -194,7 +195,7 @@ def _edited_run(program: Any) -> Iterator[None]:
         return
     prepare(program, state.token)
     max_calls = functools.partial(iteration_limits, program)
-    with following(Execution(state.token, state.edits, state.features, max_calls=max_calls)):
+    with following(Execution(state.token, state.edits, state.features, program=program, max_calls=max_calls)):
         yield
 
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from dspy_combee.runtime.budget import Spend
 from dspy_evocue.edits import Edit
+from dspy_evocue.entries import Entry, NodeKind, Replayed
 from dspy_evocue.errors import Divergence
 from dspy_evocue.fingerprints import fingerprint
-from dspy_evocue.running import Entry, NodeKind, Replayed
 
 
 @dataclass(slots=True)
@@ -35,6 +35,8 @@ class Event:
     features: Mapping[str, str]
     inside: int | None
     """The number of the tool call that it happened in."""
+    within: str | None = None
+    """The edit in whose skill, on a controller's edge, it happened."""
     edit_id: str | None = None
     """The edit that acted on it."""
     output: Any = None
@@ -68,19 +70,27 @@ class Tape:
         """Return the events of one branch."""
         return tuple(event for event in self.events if event.branch == path)
 
-    def checkpoint(self, edit: Edit) -> Checkpoint | None:
+    def checkpoint(self, edit: Edit, *, acts_from: int = 0) -> Checkpoint | None:
         """Return where the edit would act first; None when no call has its edge and its rule.
 
         A call inside a fork or inside a tool cannot be gone back to alone: the checkpoint moves back to where the
         fork, or the tool call, starts.
+
+        Args:
+            edit: The edit.
+            acts_from: The number of the event before which it is not to act.
         """
-        acting = next((event for event in self.entered(edit) if edit.when.holds(event.features)), None)
+        acting = next((event for event in self.acting(edit) if event.number >= acts_from), None)
         return None if acting is None else Checkpoint(acting, self._restorable(acting))
+
+    def acting(self, edit: Edit) -> tuple[Event, ...]:
+        """Return the calls that were entered through an edge of the edit while its rule held."""
+        return tuple(event for event in self.entered(edit) if edit.when.holds(event.features))
 
     def entered(self, edit: Edit) -> tuple[Event, ...]:
         """Return the calls that were entered through an edge of the edit, whatever its rule says."""
         return tuple(
-            event for event in self.events if event.kind == "predictor" and edit.is_entered(event.source, event.node)
+            event for event in self.events if event.kind == edit.acts_on and edit.is_entered(event.source, event.node)
         )
 
     def _restorable(self, event: Event) -> int:
@@ -131,6 +141,7 @@ class Recorder:
     """Write the events of a run on a tape. Called under the execution's lock."""
 
     wants_features = True
+    is_live = True
 
     def __init__(
         self, *, snapshot: Callable[[], Any] | None = None, spent: Callable[[], Spend] = Spend, first: int = 0
@@ -165,6 +176,7 @@ class Recorder:
                 input_key=entry.input_key,
                 features=entry.features,
                 inside=entry.inside,
+                within=entry.within,
                 edit_id=None if entry.edit is None else entry.edit.edit_id,
                 snapshot=self._snapshot() if self._snapshot is not None else None,
                 spent=self._spent(),
@@ -249,7 +261,8 @@ class Replayer:
             return self._recorder.begin(entry)
         self._check(entry, event)
         self._positions[event.branch] = self._positions.get(event.branch, 0) + 1
-        if event.kind == "tool" and self._acts_again:
+        # An action in plain code is performed again, since nobody can keep it from the program.
+        if event.kind == "action" or (event.kind == "tool" and self._acts_again):
             self._verifying[entry.number] = event
             return None
         if event.kind == "tool":
@@ -257,10 +270,10 @@ class Replayer:
         return Replayed(_own_copy(event.output), event.error)
 
     def end(self, entry: Entry, output: Any, error: BaseException | None) -> None:
-        """Verify what a tool returned during the replay; write the end of a live call down.
+        """Verify what an action returned during the replay; write the end of a live call down.
 
         Raises:
-            Divergence: When the tool returned something else than in the recording.
+            Divergence: When it returned something else than in the recording.
         """
         event = self._verifying.pop(entry.number, None)
         if event is None:

@@ -12,7 +12,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Any, ClassVar, Literal, cast, get_args
 
 from dspy_evocue.call_sites import ANY, CallSite
 from dspy_evocue.rules import Rule
@@ -24,6 +24,9 @@ Scope = Literal["call", "next_action", "skill"]
 or a node that was marked as an action). `skill`: until the module ends in which the entry happened.
 """
 
+
+Acting = Literal["predictor", "edge"]
+"""What an edit's call sites are: entries of predictors, or edges of an explicit controller."""
 
 ALWAYS = Rule()
 """The empty rule: the edit acts whenever its edge is entered."""
@@ -42,6 +45,9 @@ class Edit(ABC):
     """How long it acts from there."""
     when: Rule
     """The rule on the state before it acts; `Rule()` always holds."""
+    acts_on: ClassVar[Acting] = "predictor"
+    """What its call sites are, and so what its rule can test: predictors see the features of any program, edges those
+    of the controller."""
 
     @property
     def sites(self) -> tuple[CallSite, ...]:
@@ -76,7 +82,7 @@ class Edit(ABC):
         An edit that cannot do what it is for, and lets the program go on all the same, says so in `call.failures`.
 
         Args:
-            call: The call, as `dspy_evocue.running.Entry` describes it.
+            call: The call, as `dspy_evocue.entries.Entry` describes it.
             prediction: What the predictor returned.
         """
         return prediction
@@ -186,7 +192,10 @@ def placement_from_dict(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _KINDS: dict[str, Callable[[Mapping[str, Any]], Edit]] = {InstructionEdit.kind: InstructionEdit.from_dict}
-_DEFINED_IN = {"skill": "dspy_evocue.control.skill_edit"}
+_DEFINED_IN = {
+    "skill": "dspy_evocue.control.skill_edit",
+    "graph_skill": "dspy_evocue.control.graph_skill_edit",
+}
 """Kinds of this package whose module registers them, imported when a saved edit first asks for one."""
 
 

@@ -154,8 +154,10 @@ def run_episode(
         with observed(plan.program) as token, meter.installed(), dspy.context(trace=[]):
             execution = Execution(
                 token,
-                (*plan.own_edits, *edits),
+                plan.own_edits,
                 plan.features,
+                program=plan.program,
+                tried=edits,
                 journal=journal,
                 world=environment if isinstance(environment, ForkingEnvironment) else None,
                 rollout_id=rollout_id,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import dspy
 
 from dspy_combee.estimate import calls_per_rollout
+from dspy_evocue.control.program import ControlProgram
 from dspy_evocue.rounds.settings import LearnerSettings
 from dspy_evocue.rounds.tasks import TaskPools
 
@@ -49,13 +50,15 @@ def estimate_run(settings: LearnerSettings, student: dspy.Module, pools: TaskPoo
     """Return the bounds for a program and its tasks.
 
     A trial runs two arms from a checkpoint, and both again from the start when the checkpoint cannot be reached; then
-    one of the first two has no score.
+    one of the first two has no score. A skill on an edge of an explicit controller is tried a second time on each task,
+    from a later checkpoint only.
     """
     recorded = min(settings.proposal_tasks, len(pools.learning))
-    trials = settings.candidates_per_round * min(settings.trial_tasks, recorded)
+    tried = settings.candidates_per_round * min(settings.trial_tasks, recorded)
+    again = tried if settings.skills and isinstance(student, ControlProgram) else 0
     pairs = settings.confirmation_pairs
-    per_round = recorded + 3 * trials + 2 * pairs
-    runs = settings.max_rounds * (recorded + 4 * trials + 2 * pairs)
+    per_round = recorded + 3 * tried + 2 * again + 2 * pairs
+    runs = settings.max_rounds * (recorded + 4 * tried + 2 * again + 2 * pairs)
     per_run = calls_per_rollout(student)
     cards = 1 if settings.max_cards else 0
     return Estimate(
@@ -68,7 +71,8 @@ def estimate_run(settings: LearnerSettings, student: dspy.Module, pools: TaskPoo
         learning_tasks=len(pools.learning),
         confirmation_tasks=len(pools.confirmation),
         reasons=(
-            f"{settings.max_rounds} rounds of {recorded} recorded runs, {trials} trials and {pairs} confirmation pairs",
+            f"{settings.max_rounds} rounds of {recorded} recorded runs, {tried + again} trials and {pairs} "
+            "confirmation pairs",
             "a run is taken to call each predictor once, and those of a loop with max_iters that often",
             "calls before a checkpoint and stopping early make it less",
             "repeated calls after failures and the metric's own calls are not included",

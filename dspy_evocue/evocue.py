@@ -26,7 +26,6 @@ from dspy_evocue.estimate import Estimate, estimate_run
 from dspy_evocue.features import FeatureFunction, FeatureSet
 from dspy_evocue.proposer import LMProposer, Proposer
 from dspy_evocue.report.result import EvoCUEResult
-from dspy_evocue.rounds.proposed_edits import skill_problems
 from dspy_evocue.rounds.run import LearnerRun
 from dspy_evocue.rounds.settings import LearnerSettings
 from dspy_evocue.rounds.tasks import TaskPools, split_tasks
@@ -92,7 +91,8 @@ class EvoCUE(Teleprompter):
             features: Functions of the state before a call, on which rules may test besides the built-in features.
             knowledge: Your own ideas, one text or several; the proposer reads them as untested evidence.
             max_cards: The most knowledge cards that are written from a round's episodes; 0 for none.
-            skills: Whether a candidate may be a skill: operations on what a predictor returns, each a model call.
+            skills: Whether a candidate may be a skill: operations on what a predictor returns, each a model call; on a
+                `ControlProgram`, operations on an edge of its graph, which become a part of the graph.
             proposer: Where candidates come from; None for an `LMProposer`.
             failure_score: The score of a run in which the program raised; None to leave it missing.
             perfect_score: The best score there is.
@@ -143,7 +143,7 @@ class EvoCUE(Teleprompter):
         self.knowledge = _ideas(knowledge)
         self.max_cards = max_cards
         self.skills = skills
-        self.proposer = proposer or LMProposer(check=skill_problems)
+        self.proposer = proposer or LMProposer()
         self.failure_score = failure_score
         self.perfect_score = perfect_score
         self.budget = budget or Budget()

@@ -9,7 +9,8 @@ from typing import Any
 from dspy.dsp.utils.settings import settings
 from dspy.signatures.signature import ensure_signature
 
-from dspy_evocue.running import Entry, Execution, Replayed
+from dspy_evocue.entries import Entry, Replayed
+from dspy_evocue.running import Execution
 
 Entries = Iterable[tuple[Execution, Entry, Replayed | None]]
 

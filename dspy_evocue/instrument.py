@@ -18,10 +18,11 @@ import dspy
 from dspy.utils.callback_context import ACTIVE_CALL_ID
 from dspy.utils.exceptions import AdapterParseError
 
+from dspy_evocue.entries import Entry, NodeKind, Replayed
 from dspy_evocue.features import FeatureSet
 from dspy_evocue.injection import call_arguments, finish_prediction, replay_prediction
 from dspy_evocue.observer import OBSERVER, PREPARED, unobserved
-from dspy_evocue.running import Entry, Execution, NodeKind, Replayed, current_executions
+from dspy_evocue.running import Execution, current_executions
 from dspy_evocue.swapping import SWAP_LOCK, register_layer, settle_class, subclass_like, swap
 
 NAMES = "_evocue_names"

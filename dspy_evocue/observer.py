@@ -14,7 +14,8 @@ from dspy.utils.exceptions import LMInvalidRequestError
 
 from dspy_combee.runtime.retry import is_lm_failure
 from dspy_evocue.call_sites import tool_node
-from dspy_evocue.running import SETTINGS_KEY, Entry, Execution, NodeKind, Replayed, current_executions
+from dspy_evocue.entries import Entry, NodeKind, Replayed
+from dspy_evocue.running import SETTINGS_KEY, Execution, current_executions
 
 PREPARED = "_evocue_is_prepared"
 """The class attribute of predictors that report their own entries."""
@@ -125,6 +126,35 @@ def mark_node(name: str, *, is_action: bool = False) -> None:
         name: The node's name, as edits will spell it.
         is_action: Whether the code acts on the world, as a tool does: edits for the next action end there.
     """
-    for execution in current_executions():
-        entry, replayed = execution.enter("action" if is_action else "mark", name, {}, ACTIVE_CALL_ID.get())
-        execution.leave(entry, None, None, was_replayed=replayed is not None)
+    with _noted("action" if is_action else "mark", name, {}):
+        pass
+
+
+def acting(name: str, inputs: Mapping[str, Any]) -> contextlib.AbstractContextManager[list[Any]]:
+    """Note an action on the world that the block performs; what the block appends is what was observed.
+
+    Unlike a tool's call it is performed again when its run is replayed.
+
+    Args:
+        name: The node's name, as edits will spell it.
+        inputs: What is done.
+    """
+    return _noted("action", name, inputs)
+
+
+@contextlib.contextmanager
+def _noted(kind: NodeKind, name: str, inputs: Mapping[str, Any]) -> Iterator[list[Any]]:
+    entries = [
+        (execution, *execution.enter(kind, name, inputs, ACTIVE_CALL_ID.get())) for execution in current_executions()
+    ]
+    observed: list[Any] = []
+    error: BaseException | None = None
+    try:
+        yield observed
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        for execution, entry, replayed in entries:
+            output = observed[0] if observed else None
+            execution.leave(entry, output, error, was_replayed=replayed is not None)

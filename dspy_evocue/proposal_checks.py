@@ -79,6 +79,9 @@ class ProposalLimits:
     tried: Collection[tuple[str, tuple[CallSite, ...], str]] = field(default=frozenset())
     """Keys of edits that were tried before."""
     allow_skills: bool = False
+    edges: tuple[SiteUse, ...] = ()
+    """The edges of an explicit controller that were taken, where its skills sit; empty for a program without a graph,
+    whose skills sit on its entries."""
     max_text_chars: int = MAX_TEXT_CHARS
 
 
@@ -102,17 +105,19 @@ def check_proposal(edit: ProposedEdit, limits: ProposalLimits, *, site_problems:
         limits: What it is held against.
         site_problems: What was wrong with entries that could not be read.
     """
-    reached = [use for use in limits.sites if any(site.matches(use.source, use.target) for site in edit.at)]
+    sites = limits.edges if edit.skill is not None and limits.edges else limits.sites
+    reached = [use for use in sites if any(site.matches(use.source, use.target) for site in edit.at)]
     problems = [*site_problems, *_content_problems(edit, limits)]
     if edit.at and not reached:
-        problems.append(_unreached(edit, limits.sites))
+        problems.append(_unreached(edit, sites))
     elif not edit.at and not site_problems:
         problems.append("It names no entry.")
-    notes = [f"It is read on {'; '.join(map(str, reached))}."] if reached else []
-    missed = _later_entries_missed(reached, limits.sites)
+    acts = "is read" if edit.skill is None else "runs"
+    notes = [f"It {acts} on {'; '.join(map(str, reached))}."] if reached else []
+    missed = _later_entries_missed(reached, sites)
     if missed:
         notes.append(
-            "It is read on the first entry only, before anything was observed; the same predictor is entered again on "
+            f"It {acts} on the first entry only, before anything was observed; the same predictor is entered again on "
             f"{'; '.join(map(str, missed))}. If it is needed at a later step, attach it there."
         )
     return Checked(edit, tuple(problems), tuple(notes), worth_revising=bool(problems or missed))

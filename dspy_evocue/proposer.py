@@ -32,6 +32,11 @@ from dspy_evocue.signatures import CandidateEdit, ChooseFragments, FragmentWante
 logger = logging.getLogger(__name__)
 
 
+def no_further_problems(edit: ProposedEdit) -> Sequence[str]:
+    """Find nothing wrong with a candidate."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class ProposalRequest:
     """What a proposer is given. Public information only."""
@@ -49,6 +54,10 @@ class ProposalRequest:
     """Ideas and cards that nobody has tested here."""
     operations: str = ""
     """What each operation of a skill reads and writes; empty when only instructions are possible."""
+    edges: tuple[SiteUse, ...] = ()
+    """The edges of an explicit controller that were taken: where its skills sit. Empty for any other program."""
+    skill_problems: Callable[[ProposedEdit], Sequence[str]] = no_further_problems
+    """Why a candidate's skill cannot be tried on this program, one sentence each: the skill checker."""
     max_candidates: int = 2
 
 
@@ -74,11 +83,6 @@ class Proposer(Protocol):
         ...
 
 
-def no_further_problems(edit: ProposedEdit) -> Sequence[str]:
-    """Find nothing wrong with a candidate."""
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class LMProposer:
     """The proposer that asks a language model."""
@@ -92,7 +96,7 @@ class LMProposer:
     max_index_chars: int = 24000
     max_text_chars: int = MAX_TEXT_CHARS
     check: Callable[[ProposedEdit], Sequence[str]] = no_further_problems
-    """Further problems of a candidate, one sentence each: the skill checker, for example."""
+    """Further problems of a candidate, one sentence each, besides those that the request finds."""
 
     def propose(self, request: ProposalRequest) -> Proposals:
         """Return checked candidates for the request."""
@@ -137,11 +141,12 @@ class LMProposer:
             task_ids=frozenset(episode.task_id for episode in request.episodes),
             tried=request.tried,
             allow_skills=bool(request.operations),
+            edges=request.edges,
             max_text_chars=self.max_text_chars,
         )
-        return [self._check_one(one, limits) for one in written]
+        return [self._check_one(one, limits, request) for one in written]
 
-    def _check_one(self, written: CandidateEdit, limits: ProposalLimits) -> Checked:
+    def _check_one(self, written: CandidateEdit, limits: ProposalLimits, request: ProposalRequest) -> Checked:
         sites: list[CallSite] = []
         problems: list[str] = []
         for text in written.at:
@@ -157,7 +162,7 @@ class LMProposer:
             cited_tasks=tuple(dict.fromkeys(task for task in written.cited_tasks if task in limits.task_ids)),
             skill=written.skill or None,
         )
-        return check_proposal(edit, limits, site_problems=(*problems, *self.check(edit)))
+        return check_proposal(edit, limits, site_problems=(*problems, *request.skill_problems(edit), *self.check(edit)))
 
     def _revise(
         self,

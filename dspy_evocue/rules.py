@@ -144,6 +144,15 @@ class RuleEvidence:
 
 
 @dataclass(frozen=True, slots=True)
+class EnteredState:
+    """A state in which an edit acted, and whether anything came of it there."""
+
+    features: Mapping[str, str]
+    changed: bool
+    """Whether the program was left with anything else than without it: False where it only cost its calls."""
+
+
+@dataclass(frozen=True, slots=True)
 class FittedRule:
     """The best rule for an edit, and the evidence that it rests on."""
 
@@ -194,6 +203,7 @@ def fit_rule(
     penalty: float = 1e-3,
     minimum_tasks: int = 3,
     edit_length: int = 1,
+    given: Rule | None = None,
 ) -> FittedRule | None:
     """Return the rule with the largest objective among all rules of at most two tests on `features`.
 
@@ -206,6 +216,8 @@ def fit_rule(
         minimum_tasks: A rule that covers fewer tasks is not considered: on noise, some rule covering one lucky task
             nearly always looks good.
         edit_length: The number of the edit's operations: 1 for an instruction, 1 to 6 for a skill.
+        given: The rule under which the edit was tried; every rule that is looked at has its tests too. None for the
+            empty one.
 
     Returns:
         The best rule, whether it passes or not (ask `passes`), or None when no rule covers enough tasks.
@@ -217,7 +229,7 @@ def fit_rule(
     usable = [record for record in records if record.is_usable]
     tasks = len({record.task_id for record in usable})
     best: FittedRule | None = None
-    for rule, covered in _rules_with_their_rows(usable, sorted(features)):
+    for rule, covered in _rules_with_their_rows(usable, sorted(features), given or Rule()):
         gains = _gain_by_task(covered)
         if len(gains) < minimum_tasks:
             continue
@@ -239,6 +251,34 @@ def fit_rule(
     return best
 
 
+def narrow_rule(rule: Rule, states: Sequence[EnteredState]) -> Rule:
+    """Return the rule with further tests that spare an edit the states in which it did nothing.
+
+    Scores cannot tell such states from others: acting there costs calls and changes nothing. Every state in which
+    something came of the edit stays covered. Of the rules that leave the fewest idle states the one with the fewest
+    tests is taken, then the first in the order of names.
+
+    Args:
+        rule: Under which the edit is worth having.
+        states: Those in which it acted.
+    """
+    covered = [state for state in states if rule.holds(state.features)]
+    idle = [state.features for state in covered if not state.changed]
+    effective = [state.features for state in covered if state.changed]
+    if not effective:
+        return rule
+    tested = {test.feature for test in rule.tests}
+    common = [
+        FeatureTest(name, value)
+        for name, value in sorted(effective[0].items())
+        if name not in tested and all(state.get(name) == value for state in effective)
+    ]
+    candidates = [
+        Rule((*rule.tests, *more)) for size in range(MAX_TESTS + 1 - len(rule)) for more in combinations(common, size)
+    ]
+    return min(candidates, key=lambda one: sum(one.holds(state) for state in idle))
+
+
 def _check_settings(features: Sequence[str], penalty: float, minimum_tasks: int, edit_length: int) -> None:
     if not (math.isfinite(penalty) and penalty >= 0):
         raise ValueError(f"penalty must be a number of at least 0, got {penalty!r}")
@@ -251,20 +291,21 @@ def _check_settings(features: Sequence[str], penalty: float, minimum_tasks: int,
 
 
 def _rules_with_their_rows(
-    usable: Sequence[RuleEvidence], features: Sequence[str]
+    usable: Sequence[RuleEvidence], features: Sequence[str], given: Rule
 ) -> Iterator[tuple[Rule, Sequence[RuleEvidence]]]:
     """Yield every rule that covers a row, with its rows; a rule that covers none could never pass."""
-    yield Rule(), usable
-    # A trial from the task's start has no state before the edit: it can justify the empty rule only.
+    yield given, usable
+    # A trial from the task's start has no state before the edit: it can justify no further test.
     matched = [record for record in usable if record.kind == "matched_prefix"]
-    for size in range(1, MAX_TESTS + 1):
-        for names in combinations(features, size):
+    free = [name for name in features if name not in {test.feature for test in given.tests}]
+    for size in range(1, MAX_TESTS + 1 - len(given)):
+        for names in combinations(free, size):
             by_values: dict[tuple[str, ...], list[RuleEvidence]] = defaultdict(list)
             for record in matched:
                 if all(name in record.features for name in names):
                     by_values[tuple(record.features[name] for name in names)].append(record)
             for values, rows in by_values.items():
-                yield Rule(tuple(map(FeatureTest, names, values))), rows
+                yield Rule((*given.tests, *map(FeatureTest, names, values))), rows
 
 
 def _gain_by_task(rows: Sequence[RuleEvidence]) -> dict[str, float]:

@@ -12,130 +12,22 @@ import contextvars
 import itertools
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from dspy.dsp.utils.settings import settings, thread_local_overrides
 
-from dspy_evocue.call_sites import ANY, JOIN, START
+from dspy_evocue.call_sites import ANY
 from dspy_evocue.edits import Edit, latest_applicable
+from dspy_evocue.entries import Branch, Entry, Frame, NodeKind, Replayed
 from dspy_evocue.features import FeatureSet, RunState, reads_like_completion, reads_like_failure
 from dspy_evocue.fingerprints import fingerprint
 
 SETTINGS_KEY = "_evocue_executions"
 """Where the executions of the current call live: a tuple, the innermost program's last."""
 
-NodeKind = Literal["predictor", "tool", "frozen", "unattached", "mark", "action"]
-"""`frozen` and `unattached` predictors run, but no edit can be attached to them. Plain code becomes a `mark` by saying
-so, and an `action` where it acts on the world as a tool does."""
-
 _ACTIONS = ("tool", "action")
-
-
-@dataclass(eq=False, slots=True)
-class Branch:
-    """One line of control. The first is "0"; what forks off it is "0.1", "0.2", ..."""
-
-    path: str
-    last: str = START
-    """The node that control was at last: the source of the next entry."""
-    visits: dict[str, int] = field(default_factory=dict)
-    tools_called: tuple[str, ...] = ()
-    action_keys: tuple[str, ...] = ()
-    last_arguments: Any = None
-    last_observation: Any = None
-    last_failed: bool = False
-    completion_seen: bool = False
-    predictor_calls: int = 0
-    lingering: tuple[tuple[Edit, Frame | None], ...] = ()
-    """Edits that go on acting: until the next action (None), or until the frame ends."""
-    unjoined: list[Branch] = field(default_factory=list)
-    """Branches that forked off since this one last went on."""
-    forks: int = 0
-    is_joined: bool = False
-
-    def fork(self) -> Branch:
-        """Start a branch that knows what this one knows."""
-        self.forks += 1
-        child = Branch(f"{self.path}.{self.forks}")
-        child._take(self)
-        child.visits = dict(self.visits)
-        child.lingering = self.lingering
-        self.unjoined.append(child)
-        return child
-
-    def join(self) -> None:
-        """Go on after the branches that forked off: from the end of the only one, or from JOIN."""
-        if not self.unjoined:
-            return
-        ended, self.unjoined = self.unjoined, []
-        for child in ended:
-            child.join()
-            child.is_joined = True
-        self.visits = _total(self.visits, [child.visits for child in ended])
-        called = len(self.tools_called)
-        tools_called = self.tools_called + tuple(name for child in ended for name in child.tools_called[called:])
-        predictor_calls = self.predictor_calls + sum(child.predictor_calls - self.predictor_calls for child in ended)
-        self._take(ended[-1])
-        self.tools_called, self.predictor_calls = tools_called, predictor_calls
-        self.completion_seen = any(child.completion_seen for child in ended)
-        self.last = ended[0].last if len(ended) == 1 else JOIN
-
-    def _take(self, other: Branch) -> None:
-        self.last = other.last
-        self.tools_called = other.tools_called
-        self.action_keys = other.action_keys
-        self.last_arguments = other.last_arguments
-        self.last_observation = other.last_observation
-        self.last_failed = other.last_failed
-        self.completion_seen = other.completion_seen
-        self.predictor_calls = other.predictor_calls
-
-
-@dataclass(eq=False, slots=True)
-class Frame:
-    """A module or tool call that is running: which thread and task runs it, and on which branch."""
-
-    owner: tuple[int, Any]
-    branch: Branch
-    parent: Frame | None = None
-    tool_entry: Entry | None = None
-    """The innermost tool call that this frame is inside of."""
-    hops: dict[tuple[int, ...], tuple[Branch, Any]] = field(default_factory=dict)
-    """Branches for the calls that other threads and tasks make from here; holds what their keys are ids of."""
-    is_open: bool = True
-    serial: int = field(default_factory=itertools.count().__next__)
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One entry of a node, as journals and edits see it."""
-
-    number: int
-    """The order of starts within the execution, from 0."""
-    kind: NodeKind
-    node: str
-    source: str
-    branch: Branch
-    frame: Frame
-    inputs: Mapping[str, Any]
-    input_key: str
-    features: Mapping[str, str]
-    """Empty where nobody needs them."""
-    edit: Edit | None
-    """The edit that acts on this call."""
-    inside: int | None
-    """The number of the tool call that it happens in."""
-    failures: list[str] = field(default_factory=list)
-    """What the edit could not do on this call, in words; it says so here when it fails without raising."""
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """What a journal answers when a call must not run: its recorded outcome."""
-
-    output: Any
-    error: Exception | None
+_NO_PLACES = ("frozen", "unattached", "edge", "skill")
+"""Kinds that are noted without control being said to have been there."""
 
 
 class Journal(Protocol):
@@ -144,6 +36,11 @@ class Journal(Protocol):
     @property
     def wants_features(self) -> bool:
         """Whether entries must carry the features of the state."""
+        ...
+
+    @property
+    def is_live(self) -> bool:
+        """Whether calls run by now: false before the checkpoint of a replay, where edits under trial must not act."""
         ...
 
     def begin(self, entry: Entry) -> Replayed | None:
@@ -172,6 +69,8 @@ class Execution:
         edits: tuple[Edit, ...],
         features: FeatureSet,
         *,
+        program: Any = None,
+        tried: tuple[Edit, ...] = (),
         journal: Journal | None = None,
         world: World | None = None,
         rollout_id: int | None = None,
@@ -183,6 +82,8 @@ class Execution:
             token: Under which token the program's predictors know their names.
             edits: In order; of several that apply, the latest acts.
             features: What rules can test.
+            program: Whose run it is, for a program that asks which of its edges carry skills.
+            tried: Edits after those, which act on edges only once the journal is live.
             journal: Records or replays the calls; None for an ordinary run.
             world: Where the tools act; None to leave them as they are.
             rollout_id: Makes the calls of this run distinct from other runs' in DSPy's cache; None for no change.
@@ -190,7 +91,8 @@ class Execution:
                 when a feature is first wanted.
         """
         self.token = token
-        self.edits = edits
+        self.program = program
+        self.edits = (*edits, *tried)
         self.features = features
         self.journal = journal
         self.world = world
@@ -198,6 +100,8 @@ class Execution:
         self.root = Frame(_owner(), Branch("0"))
         self.outage = ""
         """The failure of a language model during the run, whatever the program made of it."""
+        self._own = edits
+        self._on_predictors = tuple(edit for edit in self.edits if edit.acts_on == "predictor")
         self._read_max_calls = max_calls
         self._max_calls: Mapping[str, int] | None = None
         self._frames: dict[str, Frame] = {}
@@ -212,8 +116,17 @@ class Execution:
         """
         return self.journal is not None or not all(
             edit.scope == "call" and not edit.when.tests and all(site.source == ANY for site in edit.sites)
-            for edit in self.edits
+            for edit in self._on_predictors
         )
+
+    @property
+    def edits_on_edges(self) -> tuple[Edit, ...]:
+        """The edits on a controller's edges that may act by now.
+
+        A predictor's call before the checkpoint is answered from the tape, whatever edits say; a controller walks.
+        """
+        edits = self.edits if self.journal is None or self.journal.is_live else self._own
+        return tuple(edit for edit in edits if edit.acts_on == "edge")
 
     def open_frame(self, call_id: str, parent_id: str | None) -> None:
         """Note that a module's or a tool's call has started."""
@@ -234,29 +147,74 @@ class Execution:
     ) -> tuple[Entry, Replayed | None]:
         """Note that a node is entered; say which edit acts, and whether the call is to be replayed."""
         with self._lock:
-            frame = self._frames.get(call_id or "", self.root)
-            branch = self._branch_from(frame)
-            branch.join()
+            frame, branch = place = self._at(call_id)
             features = self._features_at(kind, node, branch, inputs)
             edit = self._acting_edit(kind, node, branch, frame, features)
-            entry = Entry(
-                next(self._numbers),
-                kind,
-                node,
-                branch.last,
-                branch,
-                frame,
-                inputs,
-                fingerprint(inputs) if self.journal is not None or kind == "tool" else "",
-                features,
-                edit,
-                frame.tool_entry.number if frame.tool_entry is not None else None,
-            )
-            replayed = self.journal.begin(entry) if self.journal is not None else None
+            entry, replayed = self._begin(place, kind, node, inputs, source=branch.last, features=features, edit=edit)
             _move_to(entry)
             if kind == "tool":
                 frame.tool_entry = entry
             return entry, replayed
+
+    def cross(
+        self, source: str, target: str, inputs: Mapping[str, Any], features: Mapping[str, str], call_id: str | None
+    ) -> None:
+        """Note that a controller goes from one of its nodes to another.
+
+        Args:
+            source: The node that control leaves; "START" for the first.
+            target: The node that control is on its way to.
+            inputs: What of the state is compared with a recording.
+            features: The state as rules can test it.
+            call_id: The call of the controller.
+        """
+        with self._lock:
+            place = self._at(call_id)
+            entry, replayed = self._begin(place, "edge", target, inputs, source=source, features=features)
+            self.leave(entry, None, None, was_replayed=replayed is not None)
+
+    def enter_skill(self, edit: Edit, source: str, call_id: str | None) -> tuple[Entry, Replayed | None]:
+        """Note that the skill of an edit starts on a controller's edge; `leave` ends it."""
+        with self._lock:
+            place = self._at(call_id)
+            begun = self._begin(place, "skill", edit.edit_id, {}, source=source, features={}, edit=edit)
+            place[1].within = edit.edit_id
+            return begun
+
+    def _at(self, call_id: str | None) -> tuple[Frame, Branch]:
+        """Return where a call is made from, once all that forked off there has been joined."""
+        frame = self._frames.get(call_id or "", self.root)
+        branch = self._branch_from(frame)
+        branch.join()
+        return frame, branch
+
+    def _begin(
+        self,
+        place: tuple[Frame, Branch],
+        kind: NodeKind,
+        node: str,
+        inputs: Mapping[str, Any],
+        *,
+        source: str,
+        features: Mapping[str, str],
+        edit: Edit | None = None,
+    ) -> tuple[Entry, Replayed | None]:
+        frame, branch = place
+        entry = Entry(
+            next(self._numbers),
+            kind,
+            node,
+            source,
+            branch,
+            frame,
+            inputs,
+            fingerprint(inputs) if self.journal is not None or kind == "tool" else "",
+            features,
+            edit,
+            frame.tool_entry.number if frame.tool_entry is not None else None,
+            branch.within,
+        )
+        return entry, self.journal.begin(entry) if self.journal is not None else None
 
     def leave(self, entry: Entry, output: Any, error: BaseException | None, *, was_replayed: bool = False) -> None:
         """Note that the call of an entry has ended; control is at its node again."""
@@ -265,6 +223,8 @@ class Execution:
             branch.join()
             if entry.kind in ("predictor", "tool"):
                 branch.last = entry.node
+            if entry.kind == "skill":
+                branch.within = None
             if entry.kind == "tool":
                 observation = output if error is None else error
                 branch.last_observation = observation
@@ -288,7 +248,9 @@ class Execution:
         if kind != "predictor":
             return {}
         wanted = self.journal is not None and self.journal.wants_features
-        if not wanted and not any(edit.when.tests and edit.is_entered(branch.last, node) for edit in self.edits):
+        if not wanted and not any(
+            edit.when.tests and edit.is_entered(branch.last, node) for edit in self._on_predictors
+        ):
             return {}
         if self._max_calls is None:
             self._max_calls = self._read_max_calls()
@@ -313,10 +275,12 @@ class Execution:
     ) -> Edit | None:
         if kind in _ACTIONS:
             branch.lingering = tuple(item for item in branch.lingering if item[1] is not None)
-        if kind != "predictor" or not self.edits:
+        if kind != "predictor" or not self._on_predictors:
             return None
         branch.lingering = tuple(item for item in branch.lingering if item[1] is None or item[1].is_open)
-        entered = [edit for edit in self.edits if edit.is_entered(branch.last, node) and edit.when.holds(features)]
+        entered = [
+            edit for edit in self._on_predictors if edit.is_entered(branch.last, node) and edit.when.holds(features)
+        ]
         lasting = [edit for edit, _ in branch.lingering]
         acting = latest_applicable(entered + lasting, self.edits)
         if acting is not None and acting in entered and acting.scope != "call":
@@ -325,18 +289,9 @@ class Execution:
         return acting
 
 
-def _total(before: Mapping[str, int], counts: list[dict[str, int]]) -> dict[str, int]:
-    """Add what each of several counts has more than the one that they all started from."""
-    total = dict(before)
-    for count in counts:
-        for node, visits in count.items():
-            total[node] = total.get(node, 0) + visits - before.get(node, 0)
-    return total
-
-
 def _move_to(entry: Entry) -> None:
     branch = entry.branch
-    if entry.kind in ("frozen", "unattached"):
+    if entry.kind in _NO_PLACES:
         return
     branch.last = entry.node
     branch.visits[entry.node] = branch.visits.get(entry.node, 0) + 1

@@ -68,14 +68,22 @@ def saved_edits_in(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_edits(program: Any, edits: Sequence[Edit], features: FeatureSet) -> None:
-    """Check that every edit can act in this program.
+    """Check that every edit can act in this program, with no other edits beside these.
 
     Raises:
         CallSiteNotFoundError: When an edit names a predictor that the program does not have.
         MissingFeatureError: When a rule tests a feature that nothing computes.
+        SkillError: When a skill is for the graph of an explicit controller and the checker refuses it there.
     """
+    on_edges = [edit for edit in edits if edit.acts_on == "edge"]
+    if on_edges:
+        from dspy_evocue.control.program import require_edits
+
+        require_edits(program, on_edges)
     names = tuple(editable_predictors(program))
     for edit in edits:
+        if edit.acts_on == "edge":
+            continue
         for site in edit.sites:
             if site.target != ANY and site.target not in names:
                 raise CallSiteNotFoundError(site.target, names)

@@ -132,12 +132,17 @@ def list_sites(
     every = [*recordings, *made]
     faults = [run.episode.error or run.episode.missing for run in every]
     failures += [str(fault) for fault in faults if fault]
-    tapes = [run.tape for run in every]
+    tapes = [_without_controller_notes(run.tape) for run in every]
     return SiteMap(_edges(tapes), _nodes(program, tapes), len(tapes), tuple(failures))
 
 
 def _no_score(gold: Any, pred: Any) -> float:
     return 0.0
+
+
+def _without_controller_notes(tape: Tape) -> Tape:
+    """Return the tape without what an explicit controller notes of its own edges: a map of call sites shows others."""
+    return Tape(tuple(event for event in tape.events if event.kind not in ("edge", "skill")))
 
 
 def _edges(tapes: Sequence[Tape]) -> tuple[Edge, ...]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
 from typing import Any
 
 from dspy_combee.runtime.budget import Spend
 from dspy_evocue.checkpoints import Event, Tape
 from dspy_evocue.missing_scores import MissingKind
-from dspy_evocue.rules import RuleEvidence, TrialKind, TrialStatus
+from dspy_evocue.rules import EnteredState, RuleEvidence, TrialKind, TrialStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,8 @@ class TrialRecord:
     """The state before the edit acted."""
     changes: tuple[BehaviourChange, ...] = ()
     """Which calls differ between the arms."""
+    entered: tuple[EnteredState, ...] = ()
+    """Of a skill on a controller's edge: each state in which the edited arm entered it, in order."""
     rollout_id: int | None = None
     recording: Spend = field(default_factory=Spend)
     """What the recording took, when this trial made it; nothing when it was given one."""
@@ -80,6 +83,7 @@ class TrialRecord:
             "features": dict(self.features),
             "edit_ids": list(self.edit_ids),
             "changes": [asdict(change) for change in self.changes],
+            "entered": [{"features": dict(state.features), "changed": state.changed} for state in self.entered],
             "feedback": list(self.feedback),
         }
 
@@ -92,6 +96,7 @@ class TrialRecord:
                 known[name] = Spend.from_dict(known[name])
         known["edit_ids"] = tuple(known["edit_ids"])
         known["changes"] = tuple(BehaviourChange(**change) for change in known.get("changes", ()))
+        known["entered"] = tuple(EnteredState(**state) for state in known.get("entered", ()))
         known["feedback"] = tuple(known.get("feedback", ("", "")))
         return cls(**known)
 
@@ -105,9 +110,22 @@ class TrialRecord:
         return f"{self.task_id}: {self.status}, {scores}" + (f" ({self.reason})" if self.reason else "")
 
 
+def entered_states(edited: Tape, edit_ids: Collection[str]) -> tuple[EnteredState, ...]:
+    """Return the states in which a run entered the skills of these edits; a skill is noted right after its edge."""
+    return tuple(
+        EnteredState(edge.features, bool(event.output))
+        for edge, event in pairwise(edited.events)
+        if event.kind == "skill" and event.edit_id in edit_ids
+    )
+
+
 def behaviour_changes(parent: Tape, edited: Tape) -> tuple[BehaviourChange, ...]:
-    """Return which calls differ between two runs: by position on the main line, in any order on parallel branches."""
+    """Return which calls differ between two runs: by position on the main line, in any order on parallel branches.
+
+    What a skill on a controller's edge does inside itself changes nothing yet; what the program does after it may.
+    """
     changes = []
+    parent, edited = (Tape(tuple(filter(_is_the_programs_own, tape.events))) for tape in (parent, edited))
     lines = (parent.branch("0"), edited.branch("0"))
     for position in range(max(map(len, lines))):
         before, after = (_said(line[position]) if position < len(line) else "" for line in lines)
@@ -123,6 +141,10 @@ def behaviour_changes(parent: Tape, edited: Tape) -> tuple[BehaviourChange, ...]
 def _paired(first: list[str], second: list[str]) -> list[tuple[str, str]]:
     length = max(len(first), len(second))
     return list(zip(first + [""] * (length - len(first)), second + [""] * (length - len(second)), strict=True))
+
+
+def _is_the_programs_own(event: Event) -> bool:
+    return event.kind != "skill" and event.within is None
 
 
 def _said(event: Event) -> str:

@@ -33,7 +33,9 @@ from dspy_evocue.features import FeatureFunction
 from dspy_evocue.fingerprints import fingerprint
 from dspy_evocue.missing_scores import MissingScore
 from dspy_evocue.rules import TrialKind, TrialStatus
-from dspy_evocue.trial_record import TrialRecord, behaviour_changes
+from dspy_evocue.trial_record import TrialRecord, behaviour_changes, entered_states
+
+_ACTIONS = ("tool", "action")
 
 
 def paired_trial(
@@ -101,6 +103,8 @@ class Trial:
     task_id: str
     from_start: bool = False
     given: Recording | None = None
+    acts_from: int = 0
+    """The number of the recorded event before which the edits do not act; 0 for wherever they act first."""
 
     @property
     def most_metric_calls(self) -> int:
@@ -110,7 +114,7 @@ class Trial:
     def check(self) -> None:
         """Check everything that can be checked before a model call; see `paired_trial` for what is raised."""
         check_example(self.example)
-        check_edits(self.plan.program, self.edits, self.plan.features)
+        check_edits(self.plan.program, (*self.plan.own_edits, *self.edits), self.plan.features)
         if self.given is not None and not self.from_start:
             check_recording(self.plan, self.given, self.example)
 
@@ -137,7 +141,7 @@ class Trial:
         if recording.episode.missing and not recording.tape.events:
             missing = recording.episode.missing
             return replace(blank, status="unresolved", reason=f"no recording: {missing}", missing=missing.kind)
-        checkpoint = _first([recording.tape.checkpoint(edit) for edit in self.edits])
+        checkpoint = _first([recording.tape.checkpoint(edit, acts_from=self.acts_from) for edit in self.edits])
         if checkpoint is None:
             entered = any(recording.tape.entered(edit) for edit in self.edits)
             status: TrialStatus = "skipped" if entered else "unreached"
@@ -212,6 +216,7 @@ class Trial:
             before=parent.episode.score,
             after=edited.episode.score,
             changes=behaviour_changes(parent.tape, edited.tape),
+            entered=entered_states(edited.tape, {edit.edit_id for edit in self.edits}),
         )
 
     def _attempt_failure(self, tape: Tape) -> str:
@@ -243,13 +248,13 @@ def _replayer(tape: Tape, checkpoint: Checkpoint, environment: Environment | Non
 
 
 def _control_fault(recorded: Tape, parent: Tape, checkpoint: Checkpoint) -> MissingScore | None:
-    """Say where the parent arm called a tool as the recording did, and saw something else; None when nowhere.
+    """Say where the parent arm acted on the world as the recording did, and saw something else; None when nowhere.
 
-    Compared are the tool calls from the checkpoint on, for as long as both make the same ones: as long as they do, the
+    Compared are the actions from the checkpoint on, for as long as both make the same ones: as long as they do, the
     world must answer the same, or it was not restored.
     """
-    then = [event for event in recorded.events if event.kind == "tool" and event.number >= checkpoint.number]
-    now = [event for event in parent.events if event.kind == "tool"]
+    then = [event for event in recorded.events if event.kind in _ACTIONS and event.number >= checkpoint.number]
+    now = [event for event in parent.events if event.kind in _ACTIONS]
     for old, new in zip(then, now, strict=False):
         if (old.node, old.input_key, old.branch) != (new.node, new.input_key, new.branch):
             return None

@@ -64,10 +64,13 @@ def find_form_problems(skill: Skill, wiring: Wiring, available: Sequence[str]) -
 
 def describe_fault(fault: StateProblem, wiring: Wiring) -> str:
     """Say in words, without a full stop, what goes wrong at a node."""
-    row = wiring.node(fault.node).row
+    node = wiring.node(fault.node)
     if fault.outcome is None:
-        needs = " or ".join(map(str, row.requires))
-        return f"{fault.node} ({row.name}) needs the draft to be {needs}, but can be reached with it {fault.draft}"
+        needs = " or ".join(map(str, node.row.requires))
+        return f"{fault.node} ({node.row.name}) needs the draft to be {needs}, but can be reached with it {fault.draft}"
+    if node.operation == "return":
+        ended = node.name.removeprefix(f"{node.skill}.")
+        return f"skill {node.skill} can end in {ended} with the draft {fault.draft}, but declares no return for that"
     return f"no edge leaves {fault.node} after {fault.outcome} with the draft {fault.draft}"
 
 

@@ -5,6 +5,8 @@ Pure: knows neither dspy nor a model, and reads nothing that the agent has not s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dspy_evocue.control.machine import Limits
 from dspy_evocue.control.state import ControlState
 
@@ -17,6 +19,16 @@ FEATURES = {
     "source": ("the name of the node that control comes from",),
 }
 """The built-in features with their values; "outcome", how the last operation ended, comes with every edge."""
+
+
+def describe_features(more: Iterable[str] = ()) -> str:
+    """Return one line a feature with its values, the built-in ones first.
+
+    Args:
+        more: The names of a program's own features, which return one word.
+    """
+    lines = [f"- {name}: {' or '.join(values)}" for name, values in FEATURES.items()]
+    return "\n".join([*lines, "- outcome: how the last operation ended", *(f"- {name}: one word" for name in more)])
 
 
 def observable_features(state: ControlState, limits: Limits) -> dict[str, str]:

@@ -119,6 +119,18 @@ class ControlGraph:
     def _own(self) -> Wiring:
         return Wiring(self.nodes, self.edges, self.start)
 
+    def describe(self) -> str:
+        """Say in words which nodes there are, and in which draft states each edge can be taken: one line each.
+
+        Edges from the start node are named as edits name them, from "START".
+        """
+        nodes = [f"- {node.name} ({node.operation}): {node.row.summary}" for node in self.nodes]
+        names = dict.fromkeys((edge.source, edge.target) for edge in self.edges)
+        sites = [line for name in names for line in self.describe_site(*name).split("\n")]
+        first = f"{self.start} -> "
+        edges = [f"START -> {line.removeprefix(first)}" if line.startswith(first) else line for line in sites]
+        return "\n".join(["Nodes:", *nodes, "Edges:", *(f"- {edge}" for edge in edges)])
+
     def describe_site(self, source: str, target: str) -> str:
         """Say in one sentence an edge which entries a skill there would catch, and with which draft states."""
         matched = matching_edges(self._own, source, target)

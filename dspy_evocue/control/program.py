@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,15 +13,16 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 from dspy_evocue.control.driving import Walk, adrive, drive
+from dspy_evocue.control.edited_walk import EditedWalk
 from dspy_evocue.control.errors import RoutingError
-from dspy_evocue.control.features import FEATURES, observable_features
+from dspy_evocue.control.features import FEATURES, describe_features, observable_features
 from dspy_evocue.control.graph import ControlGraph
+from dspy_evocue.control.graph_skill_edit import GraphSkillEdit, require_sound, with_edits
 from dspy_evocue.control.machine import (
     Limits,
     Performed,
     absorb,
     begin,
-    choose_edge,
     follow,
     require_draft,
     spent_limit,
@@ -40,7 +42,9 @@ from dspy_evocue.control.saving import GraphParameter
 from dspy_evocue.control.skills import Skill
 from dspy_evocue.control.state import ControlState
 from dspy_evocue.control.wiring import Node, Scope
-from dspy_evocue.observer import mark_node
+from dspy_evocue.edits import Edit
+from dspy_evocue.instrument import state_of
+from dspy_evocue.observer import acting
 
 
 class ControlProgram(dspy.Module):
@@ -122,18 +126,23 @@ class ControlProgram(dspy.Module):
 
     @property
     def graph(self) -> ControlGraph:
-        """The graph with its skills: a frozen value."""
-        return self.control.graph
+        """The graph with its skills, those of the edits that the program carries last: a frozen value."""
+        return with_edits(self.control.graph, self._edits_on_edges)
 
     def with_graph(self, graph: ControlGraph) -> ControlProgram:
         """Return a copy of the program that runs this graph; the program itself is not changed.
 
+        The edits that the program carries stay edits, whether their skills are in `graph` or not.
+
         Raises:
             ValueError: When the graph needs parts or features that the program does not have.
         """
-        require_parts(graph, self._parts())
+        edits = self._edits_on_edges
+        own = replace(graph, skills=tuple(one for one in graph.skills if one.skill_id not in _names(edits)))
+        require_parts(own, self._parts())
+        require_edits(self, edits, graph=own)
         changed = self.deepcopy()
-        changed.control = self.control.with_graph(graph)
+        changed.control = self.control.with_graph(own)
         return changed
 
     def with_skill(self, skill: Skill) -> ControlProgram:
@@ -141,12 +150,23 @@ class ControlProgram(dspy.Module):
         return self.with_graph(self.graph.with_skill(skill))
 
     def without_skill(self, skill_id: str) -> ControlProgram:
-        """Return a copy without this skill; its graph equals one that never had it."""
+        """Return a copy without this skill; its graph equals one that never had it.
+
+        Raises:
+            ValueError: When there is none, or it is an edit's, which `program.evocue.without(edit_id)` takes off.
+        """
+        if skill_id in _names(self._edits_on_edges):
+            raise ValueError(f"skill_id must not be an edit's (program.evocue.without takes it off), got {skill_id!r}")
         return self.with_graph(self.graph.without_skill(skill_id))
 
     def with_instruction(self, source: str, target: str, text: str, *, scope: Scope = "call") -> ControlProgram:
         """Return a copy whose edges from `source` to `target` carry this text; the empty text takes it away."""
         return self.with_graph(self.graph.with_instruction(source, target, text, scope=scope))
+
+    def describe(self) -> str:
+        """Say in words which nodes and edges the graph has, with the draft states on them, and what rules can test."""
+        features = describe_features(self.plain.features)
+        return f"{self.graph.describe()}\nFeatures that a start condition can test:\n{features}"
 
     def mermaid(self, counts: Mapping[str, int] | None = None) -> str:
         """Return the graph as Mermaid text, with how often each edge was taken where `counts` says so."""
@@ -176,28 +196,29 @@ class ControlProgram(dspy.Module):
         """Run the graph: yield every call with its instructions, receive its answer, return the prediction."""
         if set(inputs) != set(self.inputs):
             raise ValueError(f"the inputs must be {', '.join(self.inputs)}, got {', '.join(inputs) or 'none'}")
-        wiring, parts = self.graph.wiring, self._parts()
-        state = begin(wiring, inputs)
+        walk, parts = EditedWalk(self, self.control.graph, self._edits_on_edges), self._parts()
+        state = begin(walk.wiring, inputs)
         try:
             while True:
-                node = wiring.node(state.node)
+                node = walk.wiring.node(state.node)
                 is_model_call = isinstance(parts.get(node.part), dspy.Module)
                 spent = spent_limit(node, state, self.limits, is_model_call=is_model_call)
                 if spent or node.operation == "stop":
+                    walk.end(spent, node)
                     return (yield from self._finish(state, spent or "finished"))
                 require_draft(node, state)
-                if node.row.is_action:
-                    mark_node(node.name, is_action=True)
                 performed, unreadable = yield from _performed(node, state, parts)
                 state = absorb(node, state, performed, is_model_call=is_model_call)
                 try:
-                    edge = choose_edge(wiring, state, self._features(state), outcome=performed.outcome)
+                    features = functools.partial(self._features, state, performed.outcome)
+                    edge = walk.choose(state, features, performed.outcome)
                 except RoutingError:
                     if unreadable is not None:
                         raise unreadable from None
                     raise
-                state = follow(wiring, state, edge)
+                state = follow(walk.wiring, state, edge)
         finally:
+            walk.end()
             if self.plain.on_end is not None:
                 self.plain.on_end(**_present_inputs(self.plain.on_end, state))
 
@@ -218,15 +239,41 @@ class ControlProgram(dspy.Module):
         }
         return dspy.Prediction(**{**account, **outputs})
 
-    def _features(self, state: ControlState) -> dict[str, str]:
-        if not any(edge.when.tests for edge in self.graph.wiring.edges_from(state.node)):
-            return {}
+    def _features(self, state: ControlState, outcome: str) -> dict[str, str]:
         view = state.view()
         own = {name: str(read(**inputs_for(read, view, name))) for name, read in self.plain.features.items()}
-        return {**observable_features(state, self.limits), **own}
+        return {**observable_features(state, self.limits), "outcome": outcome, **own}
+
+    @property
+    def _edits_on_edges(self) -> tuple[GraphSkillEdit, ...]:
+        carried = state_of(self)
+        return () if carried is None else tuple(one for one in carried.edits if isinstance(one, GraphSkillEdit))
 
     def _parts(self) -> dict[str, Part]:
         return {**{name: getattr(self, name) for name in self._module_names}, **self.plain.functions}
+
+
+def require_edits(program: Any, edits: Sequence[Edit], *, graph: ControlGraph | None = None) -> None:
+    """Refuse skills of edits that the program's graph cannot take together.
+
+    Args:
+        program: What is to carry them.
+        edits: All edits on edges that it would carry, in their order.
+        graph: The graph without them; None for the program's own.
+
+    Raises:
+        TypeError: When the program has no graph.
+        GraphError: When a start condition or an instruction asks for what the program does not have.
+        SkillError: When the checker refuses a skill.
+    """
+    if not isinstance(program, ControlProgram):
+        raise TypeError(f"a skill on an edge must be attached to a ControlProgram itself, got {type(program).__name__}")
+    on_edges = [edit for edit in edits if isinstance(edit, GraphSkillEdit)]
+    program.control.with_graph(require_sound(on_edges, graph or program.control.graph))
+
+
+def _names(edits: Sequence[GraphSkillEdit]) -> set[str]:
+    return {skill.skill_id for edit in edits for skill in edit.skills}
 
 
 def _performed(
@@ -234,7 +281,12 @@ def _performed(
 ) -> Generator[PartCall, Any, tuple[Performed, AdapterParseError | None]]:
     """Perform the node's operation; a reply that cannot be read is an outcome, any other fault goes through."""
     try:
-        return (yield from perform(node, state, parts)), None
+        if not node.row.is_action:
+            return (yield from perform(node, state, parts)), None
+        with acting(node.name, {"draft": state.draft.text}) as observed:
+            performed = yield from perform(node, state, parts)
+            observed.append("" if performed.turn is None else performed.turn.observation)
+            return performed, None
     except AdapterParseError as error:
         if ERROR not in node.row.outcomes:
             raise

@@ -76,7 +76,7 @@ def revising_walk(
         operations: Sound ones (`find_revising_problems`).
         max_calls: When they are spent, the prediction is returned as it then stands.
         predictor: Whose prediction it is.
-        call: The call, as `dspy_evocue.running.Entry` describes it.
+        call: The call, as `dspy_evocue.entries.Entry` describes it.
         prediction: What the predictor returned; it is not changed.
     """
     wiring = _compiled(operations)

@@ -36,6 +36,20 @@ def clerk_reply(prompt: str, call_number: int = 1) -> str:
     return _reply(code=_written(fields["task"], fields["history"], told))
 
 
+def hasty_clerk_reply(prompt: str, call_number: int = 1) -> str:
+    """Return the reply of a clerk that must not be asked to revise too early.
+
+    Told the house rule before anything was executed, it gives a draft that pays nothing up for lost, and closes the
+    task. From then on it is the same clerk. So a revision on its drafts helps in one phase only.
+    """
+    fields = _last_fields(prompt)
+    is_revision = "draft" in fields and "code" in _asked(prompt)
+    is_early = fields.get("history") == "(nothing yet)" and "payments.pay" not in fields.get("draft", "")
+    if is_revision and is_early and _RULE_SIGN in prompt:
+        return _reply(code="print(apis.supervisor.complete_task(answer=0))")
+    return clerk_reply(prompt, call_number)
+
+
 def _last_fields(prompt: str) -> dict[str, str]:
     """Return the input fields of the request itself, which comes after the format and the demonstrations."""
     request = prompt[prompt.rindex("[[ ## task ## ]]") :]

@@ -91,7 +91,7 @@ class Skill:
             "source": self.source,
             "target": self.target,
             "operations": [operation_to_dict(operation) for operation in self.operations],
-            "returns": [{"status": one.status, "draft": str(one.draft), "target": one.target} for one in self.returns],
+            "returns": [return_to_dict(one) for one in self.returns],
             "when": self.when.to_dict(),
         }
 
@@ -108,10 +108,7 @@ class Skill:
                 source=str(values["source"]),
                 target=str(values["target"]),
                 operations=tuple(operation_from_dict(one) for one in values["operations"]),
-                returns=tuple(
-                    Return(str(one["status"]), _draft_state(one["draft"]), str(one["target"]))
-                    for one in values["returns"]
-                ),
+                returns=tuple(return_from_dict(one) for one in values["returns"]),
                 when=Rule.from_dict(values["when"]) if values.get("when") else Rule(),
             )
         except (KeyError, TypeError, AttributeError) as error:
@@ -134,6 +131,16 @@ class Skill:
 def returns_to(target: str, drafts: tuple[DraftState, ...] = ANY_DRAFT) -> tuple[Return, ...]:
     """Return the declaration that hands control to `target` after success and failure in each of these states."""
     return tuple(Return(status, draft, target) for status in (SUCCESS, FAILURE) for draft in drafts)
+
+
+def return_to_dict(one: Return) -> dict[str, str]:
+    """Return the declared return as plain JSON values."""
+    return {"status": one.status, "draft": str(one.draft), "target": one.target}
+
+
+def return_from_dict(values: Mapping[str, Any]) -> Return:
+    """Read what `return_to_dict` wrote."""
+    return Return(str(values["status"]), _draft_state(values["draft"]), str(values["target"]))
 
 
 def operation_to_dict(operation: SkillOperation) -> dict[str, Any]:

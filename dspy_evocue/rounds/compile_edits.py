@@ -6,7 +6,7 @@ not done here. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dspy_evocue.edits import Edit
@@ -20,7 +20,8 @@ class CompiledEdits:
     members: tuple[TriedCandidate, ...]
     """The best last: where two could act, the latest one does."""
     replaced: tuple[TriedCandidate, ...] = ()
-    """Those that could never act, because a better one takes all of their entries."""
+    """Those that could never act, because a better one takes all of their entries, and skills that are not sound
+    together with a better one."""
 
     @property
     def edits(self) -> tuple[Edit, ...]:
@@ -28,15 +29,29 @@ class CompiledEdits:
         return tuple(one.edit for one in self.members)
 
 
-def compile_edits(tried: Sequence[TriedCandidate]) -> CompiledEdits:
-    """Return the passing candidates in the order of what their trials promise, without those that could never act."""
-    passing = sorted((one for one in tried if one.passes), key=_promise)
-    replaced = [
-        one
-        for position, one in enumerate(passing)
-        if any(_hides(later.edit, one.edit) for later in passing[position + 1 :])
-    ]
-    return CompiledEdits(tuple(one for one in passing if one not in replaced), tuple(replaced))
+def always_fit(edits: Sequence[Edit]) -> bool:
+    """Say that edits fit together."""
+    return True
+
+
+def compile_edits(
+    tried: Sequence[TriedCandidate], *, fits: Callable[[Sequence[Edit]], bool] = always_fit
+) -> CompiledEdits:
+    """Return the passing candidates in the order of what their trials promise, without those that could never act.
+
+    Args:
+        tried: A round's candidates.
+        fits: Says whether the program can carry all of these edits at once.
+    """
+    members: list[TriedCandidate] = []
+    replaced: list[TriedCandidate] = []
+    for one in reversed(sorted((one for one in tried if one.passes), key=_promise)):  # of equals the last comes first
+        hidden = any(_hides(better.edit, one.edit) for better in members)
+        if hidden or not fits([one.edit, *(better.edit for better in members)]):
+            replaced.insert(0, one)
+        else:
+            members.insert(0, one)
+    return CompiledEdits(tuple(members), tuple(replaced))
 
 
 def _promise(tried: TriedCandidate) -> float:
@@ -44,4 +59,5 @@ def _promise(tried: TriedCandidate) -> float:
 
 
 def _hides(later: Edit, earlier: Edit) -> bool:
-    return not later.when.tests and later.scope == earlier.scope and set(earlier.sites) <= set(later.sites)
+    is_alike = (later.acts_on, later.scope) == (earlier.acts_on, earlier.scope)
+    return is_alike and not later.when.tests and set(earlier.sites) <= set(later.sites)

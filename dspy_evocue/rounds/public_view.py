@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dspy_evocue.checkpoints import Event
+from dspy_evocue.entries import NodeKind
 from dspy_evocue.episodes import Recording
 from dspy_evocue.public_episodes import PublicEpisode, episode_from
 from dspy_evocue.rounds.tasks import Task
-from dspy_evocue.running import NodeKind
 
 RESULT_NODE = "result"
 """The last step of an episode: what the program returned."""
@@ -28,7 +28,20 @@ def public_episode(task: Task, recording: Recording) -> PublicEpisode:
         steps.append((ERROR_NODE, episode.error))
     elif episode.prediction is not None:
         steps.append((RESULT_NODE, _fields_text(episode.prediction)))
-    return episode_from(task.task_id, dict(task.example.inputs().items()), steps, episode.score)
+    inputs = {**_opened_task(recording), **dict(task.example.inputs().items())}
+    return episode_from(task.task_id, inputs, steps, episode.score)
+
+
+def _opened_task(recording: Recording) -> dict[str, Any]:
+    """Return the task that a controller's own start has opened, as its first model call was shown it.
+
+    An example may name a world's task by its id only, which tells the learner nothing.
+    """
+    events = recording.tape.events
+    if not any(event.kind == "edge" for event in events):
+        return {}
+    shown = next((event.inputs for event in events if event.kind == "predictor" and "task" in event.inputs), {})
+    return {"task": shown["task"]} if shown else {}
 
 
 def _tool_text(event: Event) -> str:
@@ -41,7 +54,9 @@ def _predictor_text(event: Event) -> str:
 
 
 def _action_text(event: Event) -> str:
-    return "acted on the world; what came of it shows in later steps only"
+    if event.error is None and event.output is None:
+        return "acted on the world; what came of it shows in later steps only"
+    return _raised(event) or _fields_text(event.output)
 
 
 def _raised(event: Event) -> str:
@@ -55,8 +70,8 @@ _TEXTS: Mapping[NodeKind, Callable[[Event], str]] = {
     "tool": _tool_text,
     "action": _action_text,
 }
-"""What is shown of which kind of node. A kind that is not here is not shown: a "mark" says only that plain code was
-passed, and nothing was said or seen there."""
+"""What is shown of which kind of node. A kind that is not here is not shown: a "mark", an "edge" and a "skill" say only
+that the run passed there, and nothing was said or seen."""
 
 
 def _fields_text(output: Any) -> str:

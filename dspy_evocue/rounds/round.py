@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -22,7 +24,7 @@ from dspy_evocue.rounds.candidate_trials import Candidate, CandidateTrials, Trie
 from dspy_evocue.rounds.compile_edits import CompiledEdits, compile_edits
 from dspy_evocue.rounds.confirmation import Confirmation
 from dspy_evocue.rounds.paid_steps import PaidSteps
-from dspy_evocue.rounds.proposed_edits import edit_of, edit_problems, operations_text
+from dspy_evocue.rounds.proposed_edits import edit_of, edit_problems, fit_together, operations_text, skill_problems
 from dspy_evocue.rounds.public_view import public_episode
 from dspy_evocue.rounds.reflection import Reflection
 from dspy_evocue.rounds.scoring import CountedMetric
@@ -73,7 +75,7 @@ class RoundRun:
             return self.program
         candidates = self._propose(tasks, recordings)
         tried = self._try(candidates, tasks, recordings)
-        return self._confirm(compile_edits(tried))
+        return self._confirm(compile_edits(tried, fits=functools.partial(fit_together, self.program)))
 
     def _record(self) -> tuple[tuple[Task, ...], list[Recording]]:
         settings = self.parts.settings
@@ -95,12 +97,17 @@ class RoundRun:
         self.record = replace(self.record, diagnoses={name: str(found) for name, found in goals.items()})
         cards = reflection.cards(episodes, name=self._name)
         untested = untested_evidence(ideas=self.parts.settings.knowledge, cards=cards, hypotheses=list(self.hypotheses))
-        proposals = reflection.proposals(self._request(episodes, goals, untested), name=self._name)
+        edges = used_edges(recordings)
+        proposals = reflection.proposals(self._request(episodes, edges, goals, untested), name=self._name)
         self._take_down(proposals)
-        return [Candidate(proposed, edit_of(proposed)) for proposed in self.proposed]
+        return [Candidate(proposed, edit_of(proposed, self.program)) for proposed in self.proposed]
 
     def _request(
-        self, episodes: Sequence[PublicEpisode], goals: dict[str, ResidualGoals], untested: str
+        self,
+        episodes: Sequence[PublicEpisode],
+        edges: tuple[SiteUse, ...],
+        goals: dict[str, ResidualGoals],
+        untested: str,
     ) -> ProposalRequest:
         return ProposalRequest(
             episodes=tuple(episodes),
@@ -109,9 +116,16 @@ class RoundRun:
             earlier=self._earlier(),
             tried=frozenset(edit.key for edit in self.tried_before),
             untested=untested,
-            operations=operations_text() if self.parts.settings.skills else "",
+            operations=self._operations(edges) if self.parts.settings.skills else "",
+            edges=edges,
+            skill_problems=functools.partial(skill_problems, program=self.program),
             max_candidates=self.parts.settings.candidates_per_round,
         )
+
+    def _operations(self, edges: Sequence[SiteUse]) -> str:
+        """Return what the proposer is told about skills; on an explicit controller, also how its edges were used."""
+        used = "\n".join(f"- {use}" for use in edges)
+        return operations_text(self.program) + (f"\nHow often the edges were taken:\n{used}" if edges else "")
 
     def _earlier(self) -> str:
         """Return the memory's index, after what the program carries by now."""
@@ -125,7 +139,7 @@ class RoundRun:
 
     def _take_down(self, proposals: Proposals) -> None:
         # A proposer of the user's own need not have checked anything.
-        problems = [edit_problems(proposed) for proposed in proposals.candidates]
+        problems = [edit_problems(proposed, self.program) for proposed in proposals.candidates]
         self.proposed = tuple(edit for edit, wrong in zip(proposals.candidates, problems, strict=True) if not wrong)
         refused = tuple((one.edit.text, " ".join(one.problems)) for one in proposals.rejected)
         refused += tuple(
@@ -137,11 +151,12 @@ class RoundRun:
         elif not self.proposed:
             self._note("Nothing was proposed that could be tried.")
         for proposed in self.proposed:
+            edit = edit_of(proposed, self.program)
             self.parts.memory.remember(
                 MemoryRecord(
-                    key=f"{self._name}/candidate/{edit_of(proposed).edit_id}",
+                    key=f"{self._name}/candidate/{edit.edit_id}",
                     kind="candidate",
-                    edit_id=edit_of(proposed).edit_id,
+                    edit_id=edit.edit_id,
                     parent_version=self.record.parent_version,
                     content={
                         "round": self.number,
@@ -150,6 +165,7 @@ class RoundRun:
                         "scope": proposed.scope,
                         "expected_effect": proposed.expected_effect,
                         "cited_tasks": list(proposed.cited_tasks),
+                        "edit": edit.to_dict(),
                     },
                 )
             )
@@ -244,6 +260,17 @@ class RoundRun:
             features=settings.features,
             failure_score=settings.failure_score,
         )
+
+
+def used_edges(recordings: Sequence[Recording]) -> tuple[SiteUse, ...]:
+    """Return the edges of an explicit controller that the recorded runs took, the most used first; none of others."""
+    taken = [
+        [(event.source, event.node) for event in recording.tape.events if event.kind == "edge"]
+        for recording in recordings
+    ]
+    entries = Counter(pair for pairs in taken for pair in pairs)
+    episodes = Counter(pair for pairs in taken for pair in set(pairs))
+    return tuple(SiteUse(*pair, count, episodes[pair]) for pair, count in entries.most_common())
 
 
 def used_sites(program: Any, recordings: Sequence[Recording]) -> tuple[SiteUse, ...]:

@@ -124,12 +124,12 @@ def _turn(tasks: tuple[Task, ...], start: int, count: int) -> tuple[Task, ...]:
 
 
 def _confirmation_share(total: int, trial_tasks: int, confirmation_tasks: int, max_rounds: int) -> int:
-    learning_tasks = max(trial_tasks, MIN_LEARNING)
-    wanted = learning_tasks + confirmation_tasks
+    learning = max(trial_tasks, MIN_LEARNING)
+    wanted = learning + confirmation_tasks
     if total < wanted:
         return max(1, min(total - MIN_LEARNING, total * confirmation_tasks // wanted))
     # Twice the number, because a sequential criterion may ask for so many pairs; for each round, if there are enough.
-    return min(2 * confirmation_tasks * max_rounds, max(confirmation_tasks, (total - learning_tasks) // 2))
+    return min(2 * confirmation_tasks * max_rounds, max(confirmation_tasks, (total - learning) // 2))
 
 
 def _distinct(examples: Sequence[Any], name: str, notes: list[str]) -> list[Task]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dspy_evocue.rules import FeatureTest, Rule, RuleEvidence, fit_rule
+from dspy_evocue.rules import EnteredState, FeatureTest, Rule, RuleEvidence, fit_rule, narrow_rule
 
 
 def test_the_empty_rule_always_holds():
@@ -224,3 +224,49 @@ def test_fit_does_not_depend_on_the_order_of_the_trials(trials, shuffler):
     shuffled = list(trials)
     shuffler.shuffle(shuffled)
     assert fit_rule(shuffled, features=FEATURES) == fit_rule(trials, features=FEATURES[::-1])
+
+
+@given(st.lists(evidence, max_size=14), st.sampled_from([Rule(), Rule.of(a="1"), Rule.of(a="1", b="2")]))
+def test_every_rule_that_is_looked_at_keeps_the_tests_under_which_the_edit_was_tried(trials, given_rule):
+    names = sorted({name for trial in trials for name in trial.features} | {"a", "b"})
+    fitted = fit_rule(trials, features=names, given=given_rule, minimum_tasks=1)
+    assert fitted is None or set(given_rule.tests) <= set(fitted.rule.tests)
+
+
+states = st.lists(
+    st.builds(
+        EnteredState,
+        features=st.fixed_dictionaries({name: st.sampled_from("12") for name in "abc"}),
+        changed=st.booleans(),
+    ),
+    max_size=8,
+)
+
+
+@given(states, st.sampled_from([Rule(), Rule.of(a="1"), Rule.of(a="1", b="2")]))
+def test_narrowing_spares_as_many_idle_states_as_a_rule_can_and_no_other(entered, rule):
+    narrowed = narrow_rule(rule, entered)
+    assert set(rule.tests) <= set(narrowed.tests)
+    covered = [state for state in entered if rule.holds(state.features)]
+    effective = [state for state in covered if state.changed]
+    assert all(narrowed.holds(state.features) for state in effective)
+    if not effective:
+        assert narrowed == rule
+        return
+    idle = [state.features for state in covered if not state.changed]
+    tests = [FeatureTest(name, value) for name in "abc" for value in "12"]
+    chosen = [more for size in range(3) for more in combinations(tests, size)]
+    rules = [Rule(more) for more in chosen if len({test.feature for test in more}) == len(more)]
+    better = [
+        one
+        for one in rules
+        if set(rule.tests) <= set(one.tests)
+        and all(one.holds(state.features) for state in effective)
+        and sum(map(one.holds, idle)) < sum(map(narrowed.holds, idle))
+    ]
+    assert not better
+
+
+def test_narrowing_adds_no_test_that_spares_nothing():
+    entered = [EnteredState({"phase": "first"}, True), EnteredState({"phase": "first"}, False)]
+    assert narrow_rule(Rule(), entered) == Rule()

@@ -1,14 +1,18 @@
 """DSPy's optimizers work on a controller's predictors, keep its graph, and leave the student alone."""
 
 import json
+import re
 
 import dspy
-from dspy.teleprompt import BootstrapFewShot
+import pytest
+from dspy.teleprompt import COPRO, SIMBA, BootstrapFewShot, BootstrapFewShotWithRandomSearch, LabeledFewShot
 
 from dspy_combee.testing import ScriptedEngine, scripted_lm
+from dspy_evocue import CallSite, GraphSkillEdit, Rule, attach
 from dspy_evocue.control import ControlProgram, DraftState, Skill, SkillOperation, returns_to
 from dspy_evocue.control.code_world import HOUSE_RULE, check_code, open_code_world
 from dspy_evocue.control.scripted_clerk import clerk_reply
+from dspy_evocue.testing import chat_reply
 
 PENDING = (DraftState.PENDING_VALID, DraftState.PENDING_INVALID)
 SKILL = Skill("look", "prepare", "pre_commit", (SkillOperation("revise"),), returns_to("pre_commit", PENDING))
@@ -76,3 +80,43 @@ def test_a_compiled_controller_is_saved_with_demonstrations_instructions_and_gra
     fresh.load(tmp_path / "agent.json")
     assert fresh.graph == AGENT.graph
     assert len(fresh.draft.demos) == len(compiled.draft.demos)
+
+
+REVISION = GraphSkillEdit(
+    CallSite("prepare", "pre_commit"),
+    (SkillOperation("revise", HOUSE_RULE),),
+    returns_to("pre_commit", PENDING),
+    when=Rule.of(phase="middle"),
+)
+
+
+def clerk_and_adviser(prompt, number):
+    """Answer as the clerk where the world is asked about, and with any text where an optimizer asks."""
+    if "[[ ## task ## ]]" in prompt and "proposed_instruction" not in prompt:
+        return clerk_reply(prompt, number)
+    fields = re.findall(r"\[\[ ## (\w+) ## \]\]", prompt.split("Respond with")[-1])
+    return chat_reply(**{name: "{}" if name == "module_advice" else "Do it." for name in fields if name != "completed"})
+
+
+OTHERS = {
+    "LabeledFewShot": lambda rows: LabeledFewShot(k=1).compile(attach(AGENT, REVISION), trainset=rows),
+    "BootstrapFewShotWithRandomSearch": lambda rows: BootstrapFewShotWithRandomSearch(
+        metric=score, max_labeled_demos=0, max_bootstrapped_demos=1, num_candidate_programs=1, num_threads=1
+    ).compile(attach(AGENT, REVISION), trainset=rows),
+    "COPRO": lambda rows: COPRO(metric=score, breadth=2, depth=1).compile(
+        attach(AGENT, REVISION), trainset=rows, eval_kwargs={"num_threads": 1, "display_progress": False}
+    ),
+    "SIMBA": lambda rows: SIMBA(
+        metric=score, bsize=2, num_candidates=2, max_steps=1, max_demos=1, num_threads=1
+    ).compile(attach(AGENT, REVISION), trainset=rows),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_optimizers_work_on_a_controller_with_an_inherited_skill_and_leave_the_skill(name):
+    rows = [dspy.Example(task_id=one.task_id, score=1.0).with_inputs("task_id") for one in examples("search", 3)]
+    with dspy.context(lm=scripted_lm(clerk_and_adviser)):
+        compiled = OTHERS[name](rows)
+        assert compiled(task_id="search-9").score == 1.0
+    assert compiled.evocue.edits == (REVISION,)
+    assert compiled.graph == attach(AGENT, REVISION).graph

@@ -1,5 +1,6 @@
 """Which tasks a candidate is tried on, what is compiled together, and what a proposal comes to."""
 
+import dspy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,7 +61,9 @@ def test_what_does_not_pass_is_not_compiled():
 
 def test_a_proposed_skill_becomes_a_skill_edit():
     skill = {"operations": [{"operation": "validate", "instruction": "x"}, {"operation": "revise"}]}
-    edit = edit_of(ProposedEdit("check it", (CallSite("START", "ask"),), skill=skill))
+    edit = edit_of(
+        ProposedEdit("check it", (CallSite("START", "ask"),), skill=skill), dspy.Predict("question -> answer")
+    )
     assert isinstance(edit, SkillEdit)
     assert edit_length(edit) == 2
     assert edit_length(InstructionEdit(at=CallSite("START", "ask"), text="x")) == 1
@@ -70,12 +73,14 @@ def test_a_proposed_skill_becomes_a_skill_edit():
     "skill", [{}, {"operations": "revise"}, {"operations": [{}]}, {"operations": [{"operation": "cook"}]}]
 )
 def test_a_skill_that_cannot_be_read_or_is_not_sound_is_a_problem_in_words(skill):
-    (problem,) = edit_problems(ProposedEdit("x", (CallSite("START", "ask"),), skill=skill))
+    (problem,) = edit_problems(
+        ProposedEdit("x", (CallSite("START", "ask"),), skill=skill), dspy.Predict("question -> answer")
+    )
     assert problem.endswith(".")
 
 
 def test_the_proposer_is_told_what_an_operation_reads_and_writes():
-    text = operations_text()
+    text = operations_text(dspy.Predict("question -> answer"))
     assert "- revise:" in text
     assert "Reads" in text
     assert "Writes" in text
