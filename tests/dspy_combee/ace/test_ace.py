@@ -284,6 +284,13 @@ def test_wrong_data_is_named_before_any_call(world, program):
     assert world.task.calls == 0
 
 
+def test_nothing_is_streamed_where_a_streaming_app_compiles(world, program, streamed):
+    with streamed.context():
+        better = compiled(world, program, ace(world), trainset=world.examples())
+    assert len(Playbook.from_program(better)) == len(world.codes)
+    assert streamed.chunks == []
+
+
 def test_the_budget_caps_the_batch_and_the_best_so_far_is_returned(world, program):
     optimizer = ace(world, batch_size=50, budget=Budget(max_metric_calls=7))
     better = compiled(world, program, optimizer, trainset=world.examples(), valset=world.examples("apple", "fig"))
