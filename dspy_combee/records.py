@@ -21,7 +21,9 @@ def render_record(record_id: str, record: Mapping[str, Any], *, max_chars: int |
     parts = [(key, render_value(value)) for key, value in record.items()]
     if max_chars is not None:
         parts = _shorten(parts, max_chars - len(record_id) - 4)
-    return f"[{record_id}]\n" + "\n".join(f"{key}: {text}" for key, text in parts)
+    text = f"[{record_id}]\n" + "\n".join(f"{key}: {text}" for key, text in parts)
+    # One lone surrogate, as in the output of a tool, and no provider could receive the other records of a group either.
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def render_value(value: Any) -> str:
@@ -37,7 +39,10 @@ def render_value(value: Any) -> str:
         return IMAGE_PLACEHOLDER if kind == "Image" else f"[{kind.lower()}]"
     if kind == "History":
         return " | ".join(render_value(message) for message in value.messages)
-    return str(value)
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - whatever a user's own class raises, its record has more to say
+        return f"[{kind}]"
 
 
 def shorten_record(record: Mapping[str, Any], max_chars: int) -> Mapping[str, Any]:

@@ -17,6 +17,8 @@ _THINKING = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGN
 _OPEN_THINKING = re.compile(r"</?think(?:ing)?>", re.IGNORECASE)
 _FENCE = re.compile(r"^(`{3,}|~{3,})[^\n`]*\n(.*)\n\1\s*$", re.DOTALL)
 _FENCE_LINE = re.compile(r"^\s*(?:`{3,}|~{3,})\w*\s*$")
+_UNREADABLE = (json.JSONDecodeError, RecursionError)
+"""What a text that is no JSON raises, or one that is nested too deeply."""
 _CHAT_FIELD = re.compile(r"^\[\[ ## (\w+) ## \]\][ \t]*\n?", re.MULTILINE)
 
 
@@ -46,7 +48,7 @@ def recover_list(reply: str, field: str) -> list[Any]:
         raise ReflectionError("the reply is JSON that stops before its end")
     try:
         parsed, _ = json.JSONDecoder(strict=False).raw_decode(text, start)
-    except json.JSONDecodeError as error:
+    except _UNREADABLE as error:
         raise ReflectionError(f"the reply must be JSON with a list {field!r}: {error}") from error
     items = parsed.get(field) if isinstance(parsed, dict) else parsed
     if not isinstance(items, list):
@@ -118,7 +120,7 @@ def is_cut_json(text: str) -> bool:
     body = _without_fence(_THINKING.sub("", text).strip()).strip()
     if not body.startswith("{"):
         return False
-    with suppress(json.JSONDecodeError, RecursionError):
+    with suppress(*_UNREADABLE):
         json.JSONDecoder(strict=False).raw_decode(body)
         return False
     depth, in_string, escaped = 0, False, False
@@ -168,7 +170,7 @@ def _from_json(text: str, field: str) -> str:
         raise ReflectionError("the reply is JSON that stops before its end")
     try:
         parsed = json.loads(text, strict=False)
-    except json.JSONDecodeError:
+    except _UNREADABLE:
         return text
     if isinstance(parsed, dict) and field in parsed:
         return usable_text(parsed[field])

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import dspy
 
@@ -223,7 +223,7 @@ class _ListAdapter(dspy.JSONAdapter):
     """DSPy's own, but the system text, a third of what a call takes, is written once a signature and not a call."""
 
     def format_system_message(self, signature: type[dspy.Signature]) -> str:
-        return _system_message(signature)
+        return _system_message(cast(Any, signature))  # a class is hashable, which the metaclass hides
 
 
 @lru_cache(maxsize=8)

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+import dspy
 from dspy.teleprompt.gepa import instruction_proposal
 
 from dspy_combee.aggregation.base import Aggregated, Aggregation, AggregationJob
@@ -184,7 +185,7 @@ class CombeeProposer:
         if answered is None:
             pending = [_Proposal(*proposal) for proposal in self.hooks.pending()]
             others = [one for one in pending if one.key != wanted.key and self._find(one) is None]
-            with self.hooks.stage():
+            with self.hooks.stage(), dspy.context(send_stream=None):
                 self._work([wanted, *others])
             answered = wanted
         return dict(answered.answers)

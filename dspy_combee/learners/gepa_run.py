@@ -118,7 +118,8 @@ class GepaRun:
         with (
             self._meter.installed(),
             notice_interrupt(self._parts.abort.interrupt),
-            dspy.context(callbacks=[self._parts.crashes, *dspy.settings.callbacks]),
+            # Never streamed, also when compiled inside a streaming app: that path of DSPy's knows no retries.
+            dspy.context(callbacks=[self._parts.crashes, *dspy.settings.callbacks], send_stream=None),
             quiet_progress(keep_main_bar=self._settings.progress),
         ):
             compiled = wired.compile(self._program, trainset=self._trainset, valset=valset)

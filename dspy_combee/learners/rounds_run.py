@@ -146,7 +146,8 @@ class RoundsRun:
             stack.enter_context(self._meter.installed())
             stack.enter_context(notice_interrupt(self._abort.interrupt))
             watch = _InterruptWatch(self._abort)
-            stack.enter_context(dspy.context(callbacks=[watch, *dspy.settings.callbacks]))
+            # Never streamed, also when compiled inside a streaming app: that path of DSPy's knows no retries.
+            stack.enter_context(dspy.context(callbacks=[watch, *dspy.settings.callbacks], send_stream=None))
             bar = stack.enter_context(progress_bar(self._source.total, name=self._name, shown=settings.progress))
 
             def on_round(record: RoundRecord, trajectories: Sequence[Trajectory]) -> None:

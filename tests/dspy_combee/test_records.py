@@ -46,3 +46,16 @@ def test_images_become_placeholders_and_histories_text():
     assert "[image]" in text
     assert "example.com" not in text
     assert "question = one?; answer = 1" in text
+
+
+def test_text_that_no_provider_could_receive_is_repaired():
+    text = render_record("r1", {"Inputs": {"page": "caf\udce9"}})
+    assert text == "[r1]\nInputs: page = caf?"
+
+
+def test_a_value_that_cannot_be_shown_is_named_by_its_class():
+    class Handle:
+        def __str__(self):
+            raise RuntimeError("closed")
+
+    assert render_value({"file": Handle(), "page": 3}) == "file = [Handle]; page = 3"

@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dspy_combee.errors import ReflectionError
-from dspy_combee.replies import is_cut_json, recover_instruction, refuse_cut_reply, usable_text, without_reasoning
+from dspy_combee.replies import (
+    is_cut_json,
+    recover_instruction,
+    recover_list,
+    refuse_cut_reply,
+    usable_text,
+    without_reasoning,
+)
 
 TEXT = "Answer with the code.\nUse K-17 for refunds."
 
@@ -67,6 +74,17 @@ def test_blank_cut_and_unfinished_replies_are_refused(reply):
 def test_an_overlong_text_is_refused_with_both_lengths():
     with pytest.raises(ReflectionError, match="at most 40,000 characters, got 200,000"):
         usable_text("x" * 200_000, max_chars=40_000)
+
+
+DEEP = '{"lessons": ' + "[" * 100_000
+
+
+def test_a_list_nested_too_deeply_is_refused_and_told_from_a_cut_one():
+    whole = DEEP + "]" * 100_000 + "}"
+    assert is_cut_json(DEEP)
+    assert not is_cut_json(whole)
+    with pytest.raises(ReflectionError, match="must be JSON with a list 'lessons'"):
+        recover_list(whole, "lessons")
 
 
 def test_none_is_refused():

@@ -177,6 +177,13 @@ def test_react_keeps_its_tools(world):
     assert "a lesson" in instructions
 
 
+def test_nothing_is_streamed_where_a_streaming_app_compiles(world, program, streamed):
+    with streamed.context():
+        better = compiled(world, program, ace(world), trainset=world.examples())
+    assert len(Playbook.from_program(better)) == len(world.codes)
+    assert streamed.chunks == []
+
+
 def test_track_stats_puts_the_result_on_the_program(world, program):
     better = compiled(world, program, ace(world, track_stats=True), trainset=world.examples("apple"))
     assert better.detailed_results.stop_reason == "completed"

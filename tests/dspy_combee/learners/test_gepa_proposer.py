@@ -43,6 +43,13 @@ def test_it_works_in_a_plain_gepa_call(make_world):
     assert len(lessons) >= 6
 
 
+def test_its_calls_are_not_streamed_where_a_streaming_app_asks(make_world, streamed):
+    with streamed.context():
+        answers = ask(make_world(), CombeeProposer(), {"self": records(*range(9))})
+    assert len(split_instruction(answers["self"])[1]) == 9
+    assert streamed.chunks == []
+
+
 def test_small_batches_are_the_wrapped_proposers_own_call(make_world):
     world = make_world()
     assert ask(world, CombeeProposer(), {"self": records(1, 2, 3)}) == {"self": "new instruction 1"}

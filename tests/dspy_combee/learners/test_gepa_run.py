@@ -201,6 +201,23 @@ def test_a_users_batch_sampler_decides_the_batches(make_world):
     assert {one.batch_size for one in optimizer.last_result.rounds} == {5}
 
 
+def test_nothing_is_streamed_where_a_streaming_app_compiles(make_world, streamed):
+    world = make_world()
+    optimizer = world.combee()
+    with streamed.context():
+        world.compile(optimizer)
+    assert optimizer.last_result.rounds[0].entries == 6
+    assert streamed.chunks == []
+
+
+def test_usage_that_the_user_tracks_is_what_the_run_spent(make_world):
+    world = make_world()
+    optimizer = world.combee()
+    with dspy.context(track_usage=True), dspy.track_usage() as tracker:
+        world.compile(optimizer)
+    assert sum(len(calls) for calls in tracker.usage_data.values()) == optimizer.last_result.spend.lm_calls
+
+
 def test_options_of_the_instruction_proposer_hold(make_world):
     proposer = InstructionProposer(additional_instructions="Write in haiku.", max_chars=500)
     world = make_world()
