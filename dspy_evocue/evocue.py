@@ -20,7 +20,7 @@ from dspy_combee.metrics import MetricCall
 from dspy_combee.runtime.budget import Budget
 from dspy_combee.runtime.retry import RetryPolicy
 from dspy_combee.settings import OnInterrupt
-from dspy_evocue.acceptance import AcceptanceCriterion, find_criterion
+from dspy_evocue.acceptance import AcceptanceCriterion, Anytime, MeanGain, Robust, find_criterion, for_run
 from dspy_evocue.environments import Environment
 from dspy_evocue.estimate import Estimate, estimate_run
 from dspy_evocue.features import FeatureFunction, FeatureSet
@@ -29,6 +29,7 @@ from dspy_evocue.report.result import EvoCUEResult
 from dspy_evocue.rounds.run import LearnerRun
 from dspy_evocue.rounds.settings import LearnerSettings
 from dspy_evocue.rounds.tasks import TaskPools, split_tasks
+from dspy_evocue.rules import MINIMUM_TASKS
 
 logger = logging.getLogger(__name__)
 
@@ -116,13 +117,14 @@ class EvoCUE(Teleprompter):
         for name, value in (
             ("max_rounds", max_rounds),
             ("candidates_per_round", candidates_per_round),
-            ("trial_tasks", trial_tasks),
             ("confirmation_tasks", confirmation_tasks),
-            ("proposal_tasks", proposal_tasks),
             ("num_threads", num_threads),
             ("patience", patience),
         ):
-            _check_count(name, value, optional=name in ("proposal_tasks", "num_threads", "patience"))
+            _check_count(name, value, optional=name in ("num_threads", "patience"))
+        for name, value in (("trial_tasks", trial_tasks), ("proposal_tasks", proposal_tasks)):
+            # No rule rests on fewer, so nothing could ever be inherited.
+            _check_count(name, value, optional=name == "proposal_tasks", least=MINIMUM_TASKS)
         _check_scores(failure_score, perfect_score)
         _check_parts(environment, proposer, budget, on_interrupt)
         if isinstance(max_cards, bool) or not isinstance(max_cards, int) or max_cards < 0:
@@ -155,6 +157,7 @@ class EvoCUE(Teleprompter):
         self.log_dir = None if log_dir is None else os.fspath(log_dir)
         self.progress = progress
         self.last_result: EvoCUEResult | None = None
+        _check_confirmation(self._settings())
 
     def compile(  # pyright: ignore[reportIncompatibleMethodOverride]  unknown arguments are refused
         self,
@@ -251,13 +254,26 @@ class EvoCUE(Teleprompter):
         )
 
 
-def _check_count(name: str, value: Any, *, optional: bool) -> None:
+def _check_count(name: str, value: Any, *, optional: bool, least: int = 1) -> None:
     if value is None and optional:
         return
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int{' or None' if optional else ''}, got {value!r}")
-    if value < 1:
-        raise ValueError(f"{name} must be at least 1, got {value}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def _check_confirmation(settings: LearnerSettings) -> None:
+    """Check that the criterion could accept anything; an object of the user's own is not asked before it has to be."""
+    criterion = for_run(settings.criterion, settings.max_rounds)
+    pairs = settings.confirmation_pairs
+    is_known = type(criterion) in (MeanGain, Robust, Anytime)
+    if is_known and not criterion.judge([settings.largest_gain] * pairs).accepted:
+        raise ValueError(
+            f"confirmation_tasks must be enough for acceptance={criterion.name!r} in {settings.max_rounds} rounds, got "
+            f"{settings.confirmation_tasks}: not even {pairs} gains in {pairs} pairs would be accepted; raise it, or "
+            "lower max_rounds"
+        )
 
 
 def _check_scores(failure_score: Any, perfect_score: Any) -> None:

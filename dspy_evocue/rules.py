@@ -24,6 +24,9 @@ it acted, or the trial says nothing (the checkpoint was lost, the provider was d
 TrialKind = Literal["matched_prefix", "task_start"]
 """Whether both arms began at the same checkpoint, or at the start of the task."""
 
+MINIMUM_TASKS = 3
+"""A rule that covers fewer tasks is not considered, unless asked for otherwise."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class FeatureTest:
@@ -201,7 +204,7 @@ def fit_rule(
     *,
     features: Sequence[str],
     penalty: float = 1e-3,
-    minimum_tasks: int = 3,
+    minimum_tasks: int = MINIMUM_TASKS,
     edit_length: int = 1,
     given: Rule | None = None,
 ) -> FittedRule | None:

@@ -86,6 +86,10 @@ def _write_held_out(
     unchanged = "" if result.edits else ", which are the same"
     write(f"On the held-out tasks, each run by both programs{unchanged}:")
     write(_indented(str(compared).replace("; ", "\n")))
+    for task in compared.tasks:
+        for name, arm in (("before", task.before), ("after", task.after)):
+            if arm.failure:
+                write(f"  {task.task_id} {name}: {arm.failure}")
     write(f"  in {_shown_time(time.monotonic() - began)}")
 
 

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from dspy_combee.seeding import branch_rng
+from dspy_evocue.rules import MINIMUM_TASKS
 from dspy_evocue.trials import task_name
 
 logger = logging.getLogger(__name__)
-
-MIN_LEARNING = 3
-"""Fewer tasks cannot support any rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +88,9 @@ def split_tasks(
     else:
         count = _confirmation_share(len(tasks), trial_tasks, confirmation_tasks, max_rounds)
         confirming, learning = tasks[:count], tasks[count:]
-    if len(learning) < MIN_LEARNING or not confirming:
+    if len(learning) < MINIMUM_TASKS or not confirming:
         raise ValueError(
-            f"there must be at least {MIN_LEARNING} different tasks to learn from and 1 other to confirm on, "
+            f"there must be at least {MINIMUM_TASKS} different tasks to learn from and 1 other to confirm on, "
             f"got {len(tasks)} in the trainset and {len(held_out)} in the valset"
         )
     if len(learning) < trial_tasks:
@@ -124,12 +122,12 @@ def _turn(tasks: tuple[Task, ...], start: int, count: int) -> tuple[Task, ...]:
 
 
 def _confirmation_share(total: int, trial_tasks: int, confirmation_tasks: int, max_rounds: int) -> int:
-    learning = max(trial_tasks, MIN_LEARNING)
-    wanted = learning + confirmation_tasks
+    learning_tasks = max(trial_tasks, MINIMUM_TASKS)
+    wanted = learning_tasks + confirmation_tasks
     if total < wanted:
-        return max(1, min(total - MIN_LEARNING, total * confirmation_tasks // wanted))
+        return max(1, min(total - MINIMUM_TASKS, total * confirmation_tasks // wanted))
     # Twice the number, because a sequential criterion may ask for so many pairs; for each round, if there are enough.
-    return min(2 * confirmation_tasks * max_rounds, max(confirmation_tasks, (total - learning) // 2))
+    return min(2 * confirmation_tasks * max_rounds, max(confirmation_tasks, (total - learning_tasks) // 2))
 
 
 def _distinct(examples: Sequence[Any], name: str, notes: list[str]) -> list[Task]:

@@ -133,6 +133,8 @@ def test_later_proposals_see_what_was_tried_and_ideas_as_untested_evidence(bed):
     assert "Be careful." not in proposing[0]
     assert "(round 1) on START -> ask, scope call: Be careful." in proposing[1]
     assert "not accepted" in proposing[1]
+    assert "- earlier hypothesis" not in proposing[0]
+    assert "- earlier hypothesis: all are right" in proposing[1]
     assert [edit.text for edit in program.evocue.edits] == [bed.hint]
 
 

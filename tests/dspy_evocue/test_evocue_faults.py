@@ -136,6 +136,10 @@ def test_too_few_tasks_and_a_valset_that_is_the_trainset_are_said_before_anythin
     [
         ({"max_rounds": 0}, ValueError, "max_rounds must be at least 1"),
         ({"trial_tasks": "8"}, TypeError, "trial_tasks must be an int"),
+        ({"trial_tasks": 2}, ValueError, "trial_tasks must be at least 3"),
+        ({"proposal_tasks": 2}, ValueError, "proposal_tasks must be at least 3"),
+        ({"confirmation_tasks": 2}, ValueError, "not even 4 gains in 4 pairs would be accepted"),
+        ({"confirmation_tasks": 1, "acceptance": "robust"}, ValueError, "not even 1 gains"),
         ({"acceptance": "luck"}, ValueError, "acceptance must be one of"),
         ({"environment": object()}, TypeError, "environment must have reset"),
         ({"features": [lambda state: "x"]}, TypeError, "named function"),

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dspy_evocue.rounds.tasks import MIN_LEARNING, draw_confirmation, draw_learning, split_tasks
+from dspy_evocue.rounds.tasks import draw_confirmation, draw_learning, split_tasks
+from dspy_evocue.rules import MINIMUM_TASKS
 
 
 def examples(count, first=0):
@@ -25,9 +26,9 @@ def test_the_pools_are_disjoint_and_hold_every_task_once(count, trial, confirmat
     pools = split(examples(count), trial=trial, confirmation=confirmation, rounds=rounds)
     ids = [task.task_id for task in (*pools.learning, *pools.confirmation)]
     assert len(ids) == len(set(ids)) == count
-    assert len(pools.learning) >= MIN_LEARNING
+    assert len(pools.learning) >= MINIMUM_TASKS
     assert pools.confirmation
-    if count >= max(trial, MIN_LEARNING) + confirmation:
+    if count >= max(trial, MINIMUM_TASKS) + confirmation:
         assert len(pools.learning) >= trial
         assert len(pools.confirmation) >= confirmation
     else:
