@@ -76,6 +76,8 @@ class ProposalLimits:
     """The entries that the program really used."""
     task_ids: frozenset[str] = frozenset()
     """Ids of listed episodes: they may be cited, and must not appear in a text."""
+    task_values: frozenset[str] = frozenset()
+    """What the listed tasks were given; a text that is nothing else is the task, and no lesson."""
     tried: Collection[tuple[str, tuple[CallSite, ...], str]] = field(default=frozenset())
     """Keys of edits that were tried before."""
     allow_skills: bool = False
@@ -136,6 +138,8 @@ def _content_problems(edit: ProposedEdit, limits: ProposalLimits) -> list[str]:
     named = sorted(task_id for task_id in limits.task_ids if _names(edit.text, task_id))
     if named:
         problems.append(f"Its text names {', '.join(named)}; it must make sense for other tasks too.")
+    if _plain(edit.text) in {_plain(value) for value in limits.task_values} - {""}:
+        problems.append("Its text is a listed task, not an instruction: say what to do in any such task, and when.")
     if edit.key in limits.tried:
         problems.append("The same edit at the same entries was tried before.")
     return problems
@@ -145,9 +149,21 @@ def _names(text: str, task_id: str) -> bool:
     return re.search(rf"(?<![\w-]){re.escape(task_id)}(?![\w-])", text) is not None
 
 
+def _plain(text: str) -> str:
+    return " ".join(text.split()).strip(".").casefold()
+
+
+def no_entries(texts: Sequence[str], sites: Sequence[SiteUse]) -> str:
+    """Say in one sentence that texts name no entry, and what could be named."""
+    return f'{", ".join(texts)}: no entry reads so; write "source -> target", one of {_known(sites)}.'
+
+
 def _unreached(edit: ProposedEdit, sites: Sequence[SiteUse]) -> str:
-    known = "; ".join(f"{use.source} -> {use.target}" for use in sites) or "none"
-    return f"{', '.join(map(str, edit.at))} was never entered; the entries of this program are {known}."
+    return f"{', '.join(map(str, edit.at))} was never entered; the entries of this program are {_known(sites)}."
+
+
+def _known(sites: Sequence[SiteUse]) -> str:
+    return "; ".join(dict.fromkeys(f"{use.source} -> {use.target}" for use in sites)) or "none"
 
 
 def _later_entries_missed(reached: Sequence[SiteUse], sites: Sequence[SiteUse]) -> list[SiteUse]:

@@ -23,11 +23,19 @@ from dspy_evocue.proposal_checks import (
     ProposedEdit,
     SiteUse,
     check_proposal,
+    no_entries,
     parse_site,
 )
 from dspy_evocue.public_episodes import PublicEpisode, cut_middle
 from dspy_evocue.residual_goals import ResidualGoals
-from dspy_evocue.signatures import CandidateEdit, ChooseFragments, FragmentWanted, ProposeEdits, ReviseEdits
+from dspy_evocue.signatures import (
+    CandidateEdit,
+    ChooseFragments,
+    FragmentWanted,
+    ProposeEdits,
+    ReviseEdits,
+    naming_entries,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +114,7 @@ class LMProposer:
         try:
             fragments = self._fragments(request, index, calls)
             reply = calls.ask(
-                self.propose_signature,
+                naming_entries(self.propose_signature, _entries(request)),
                 index=index,
                 call_sites=call_sites,
                 operations=request.operations,
@@ -139,6 +147,7 @@ class LMProposer:
         limits = ProposalLimits(
             sites=request.sites,
             task_ids=frozenset(episode.task_id for episode in request.episodes),
+            task_values=frozenset(value for episode in request.episodes for value in episode.inputs.values()),
             tried=request.tried,
             allow_skills=bool(request.operations),
             edges=request.edges,
@@ -148,12 +157,13 @@ class LMProposer:
 
     def _check_one(self, written: CandidateEdit, limits: ProposalLimits, request: ProposalRequest) -> Checked:
         sites: list[CallSite] = []
-        problems: list[str] = []
+        unreadable: list[str] = []
         for text in written.at:
             try:
                 sites.append(parse_site(text))
-            except ValueError as error:
-                problems.append(f"{str(error)[:1].upper()}{str(error)[1:]}.")
+            except ValueError:
+                unreadable.append(text)
+        problems = [no_entries(unreadable, (*limits.sites, *limits.edges))] if unreadable else []
         edit = ProposedEdit(
             text=written.text.strip(),
             at=tuple(dict.fromkeys(sites)),
@@ -175,7 +185,7 @@ class LMProposer:
         """Ask for one revision; where the reply is of no use, the first version stands."""
         try:
             reply = calls.ask(
-                self.revise_signature,
+                naming_entries(self.revise_signature, _entries(request)),
                 call_sites=call_sites,
                 operations=request.operations,
                 proposed=list(written),
@@ -189,6 +199,11 @@ class LMProposer:
         return [
             new if not new.problems or old.problems else old for old, new in zip(checked, revised, strict=False)
         ] + checked[len(revised) :]
+
+
+def _entries(request: ProposalRequest) -> list[str]:
+    """Return what a candidate may name: the entries that were used, and the edges where skills may sit."""
+    return list(dict.fromkeys(f"{use.source} -> {use.target}" for use in (*request.sites, *request.edges)))
 
 
 class _CountedCalls:

@@ -6,10 +6,11 @@ only; what goes into the fields is decided in `residual_goals.py`, `knowledge.py
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import dspy
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, create_model
 
 
 class JudgedRequirement(BaseModel):
@@ -38,7 +39,10 @@ class FragmentWanted(BaseModel):
 class CandidateEdit(BaseModel):
     """A candidate edit of the agent's control program."""
 
-    text: str = Field(description="the instruction that the agent reads there; it must make sense for other tasks too")
+    expected_effect: str = Field(description="what the agent does wrong, and what it will do instead, in one sentence")
+    text: str = Field(
+        description="the instruction that the agent reads: what to do and when; it must make sense for other tasks too"
+    )
     at: list[str] = Field(
         description='the entries on which it acts, each as "source -> target"; one target may have several entries'
     )
@@ -46,11 +50,24 @@ class CandidateEdit(BaseModel):
         default="call",
         description="call: this call; next_action: until the next action; skill: until the enclosing module ends",
     )
-    expected_effect: str = Field(description="what the agent will do otherwise, in one sentence")
     cited_tasks: list[str] = Field(default_factory=list, description="the ids of the episodes that motivate it")
     skill: dict[str, Any] | None = Field(
         default=None, description="for a skill instead of an instruction: its operations as described; otherwise null"
     )
+
+
+def naming_entries(signature: Any, entries: Sequence[str]) -> Any:
+    """Return the signature with the entries that a candidate may choose named in the candidate's own description.
+
+    A small model takes an id from elsewhere for an entry when the list stands in another field only. A signature whose
+    candidates are of the user's own type is returned as it is.
+    """
+    if signature.output_fields["candidates"].annotation != list[CandidateEdit] or not entries:
+        return signature
+    choice = " or ".join(f'"{entry}"' for entry in entries)
+    at = Field(description=f"the entries on which it acts, at least one of: {choice}")
+    narrowed = create_model("CandidateEdit", __base__=CandidateEdit, __doc__=CandidateEdit.__doc__, at=(list[str], at))
+    return signature.with_updated_fields("candidates", type_=list[narrowed])
 
 
 class FindResidualGoals(dspy.Signature):

@@ -73,3 +73,9 @@ def test_sites_are_read_as_they_are_written():
     for wrong in ("react", "-> react", "START ->"):
         with pytest.raises(ValueError, match='an entry must read "source -> target"'):
             parse_site(wrong)
+
+
+def test_a_text_that_only_repeats_a_listed_task_is_no_instruction():
+    limits = ProposalLimits(sites=SITES, task_values=frozenset({"Close ticket 7.", ""}))
+    assert "is a listed task" in problems(edit(text="close  ticket 7"), limits)
+    assert problems(edit(text="Before you close ticket 7, press the brake."), limits) == ""

@@ -44,6 +44,21 @@ def test_a_sound_proposal_takes_one_call():
     assert "[2] tool:search: saw 2" in prompts[0]
 
 
+def test_the_entries_stand_in_the_description_of_a_candidate_too():
+    _, prompts = proposals(chat("candidates", [candidate()]))
+    assert r"at least one of: \"START -> react\" or \"tool:search -> react\"" in prompts[0]
+
+
+def test_names_that_are_no_entries_are_answered_in_one_sentence_with_the_entries():
+    result, prompts = proposals(
+        chat("candidates", [candidate(at=["t1", "t2"])]), chat("candidates", [candidate(at=["t1"])])
+    )
+    said = 't1, t2: no entry reads so; write "source -> target", one of START -> react; tool:search -> react.'
+    assert said in prompts[1]
+    assert result.candidates == ()
+    assert len(result.rejected) == 1
+
+
 def test_citations_of_tasks_that_do_not_exist_are_dropped():
     result, _ = proposals(chat("candidates", [candidate(cited_tasks=["t2", "t9", "t2"])]))
     assert result.candidates[0].cited_tasks == ("t2",)
