@@ -15,7 +15,7 @@ from typing import Any
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
-from dspy_evocue.public_episodes import MAX_EPISODE_CHARS, PublicEpisode
+from dspy_evocue.public_episodes import MAX_EPISODE_CHARS, PublicEpisode, is_only_a_task
 from dspy_evocue.signatures import WriteKnowledgeCards, WrittenCard
 
 logger = logging.getLogger(__name__)
@@ -64,16 +64,20 @@ def write_cards(
         logger.warning("no knowledge cards were written: the reply could not be parsed")
         logger.debug("%s", error)
         return ()
-    return check_cards(reply.cards or [], {episode.task_id for episode in episodes}, max_cards=max_cards)
+    return check_cards(reply.cards or [], episodes, max_cards=max_cards)
 
 
-def check_cards(written: Sequence[WrittenCard], known_tasks: set[str], *, max_cards: int) -> tuple[KnowledgeCard, ...]:
-    """Keep the cards that cite an episode that exists, are short, and say something new."""
+def check_cards(
+    written: Sequence[WrittenCard], episodes: Sequence[PublicEpisode], *, max_cards: int
+) -> tuple[KnowledgeCard, ...]:
+    """Keep the cards that cite one of the episodes, are short, and say something new that is more than a task."""
+    known_tasks = {episode.task_id for episode in episodes}
+    given = [value for episode in episodes for value in episode.inputs.values()]
     cards: dict[str, KnowledgeCard] = {}
     for card in written:
         requirement = " ".join(card.requirement.split())
         sources = tuple(dict.fromkeys(task for task in card.source_tasks if task in known_tasks))
-        if requirement and sources and len(requirement) <= MAX_CARD_CHARS:
+        if requirement and sources and len(requirement) <= MAX_CARD_CHARS and not is_only_a_task(requirement, given):
             cards.setdefault(requirement.casefold(), KnowledgeCard(requirement, sources))
     return tuple(cards.values())[:max_cards]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dspy_evocue.call_sites import START, CallSite
+from dspy_evocue.public_episodes import is_only_a_task
 
 MAX_TEXT_CHARS = 2000
 """The longest instruction that a call site may carry."""
@@ -138,7 +139,7 @@ def _content_problems(edit: ProposedEdit, limits: ProposalLimits) -> list[str]:
     named = sorted(task_id for task_id in limits.task_ids if _names(edit.text, task_id))
     if named:
         problems.append(f"Its text names {', '.join(named)}; it must make sense for other tasks too.")
-    if _plain(edit.text) in {_plain(value) for value in limits.task_values} - {""}:
+    if is_only_a_task(edit.text, limits.task_values):
         problems.append("Its text is a listed task, not an instruction: say what to do in any such task, and when.")
     if edit.key in limits.tried:
         problems.append("The same edit at the same entries was tried before.")
@@ -147,10 +148,6 @@ def _content_problems(edit: ProposedEdit, limits: ProposalLimits) -> list[str]:
 
 def _names(text: str, task_id: str) -> bool:
     return re.search(rf"(?<![\w-]){re.escape(task_id)}(?![\w-])", text) is not None
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.split()).strip(".").casefold()
 
 
 def no_entries(texts: Sequence[str], sites: Sequence[SiteUse]) -> str:

@@ -7,7 +7,7 @@ answer or the metric's reasons, so none can enter. Texts are bounded by cutting 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 MAX_STEP_CHARS = 1200
@@ -107,3 +107,17 @@ def episode_from(
         steps=tuple(PublicStep(node, str(content)) for node, content in steps),
         final_score=final_score,
     )
+
+
+def is_only_a_task(text: str, values: Collection[str]) -> bool:
+    """Whether a text says nothing but what a task was given: a small model takes the task for what it teaches.
+
+    Args:
+        text: What a model wrote.
+        values: Inputs of tasks, as text.
+    """
+    return _plain(text) in {_plain(value) for value in values} - {""}
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split()).strip(".").casefold()

@@ -41,7 +41,7 @@ class CandidateEdit(BaseModel):
 
     expected_effect: str = Field(description="what the agent does wrong, and what it will do instead, in one sentence")
     text: str = Field(
-        description="the instruction that the agent reads: what to do and when; it must make sense for other tasks too"
+        description="the instruction to the agent, one or two sentences for any task: When <condition>, <what to do>"
     )
     at: list[str] = Field(
         description='the entries on which it acts, each as "source -> target"; one target may have several entries'

@@ -16,6 +16,11 @@ from dspy_evocue.environments import ForkingEnvironment, current_world, deepcopy
 
 CODE = "KST-7"
 """What accounting wants to see."""
+IDEAS = (
+    "When the claim is about travel, put the code KST-7 into the note.",
+    "Thank accounting at the end of the note.",
+)
+"""What colleagues suppose; the first is right where the note is written, and of no use where the claim is named."""
 _TRAVEL = ("train to Bonn", "hotel in Graz", "taxi to the airport", "flight to Oslo", "night bus to Lyon")
 _OTHER = ("printer paper", "coffee beans", "a desk lamp", "two keyboards", "book on statistics")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import dspy
 
-from dspy_evocue.demo.claims import ClaimsDesk, claims_clerk, claims_environment, claims_metric, claims_tasks
+from dspy_evocue.demo.claims import IDEAS, ClaimsDesk, claims_clerk, claims_environment, claims_metric, claims_tasks
 from dspy_evocue.demo.office import OfficeDesk, office_agent, office_environment, office_metric, office_tasks
 from dspy_evocue.environments import Environment
 
@@ -24,6 +24,8 @@ class Problem:
     environment: Environment
     tasks: Callable[[int], list[dspy.Example]]
     """Returns so many tasks, all of them different."""
+    knowledge: tuple[str, ...] = ()
+    """Ideas that somebody had; nobody has tested them."""
 
 
 def office_problem() -> Problem:
@@ -47,10 +49,12 @@ def claims_problem() -> Problem:
     return Problem(
         about=(
             "An agent of two calls of one predictor handles expense claims: it names the claim, reads it, and writes "
-            "the note that settles it. Accounting has a convention for travel claims that nothing mentions before."
+            "the note that settles it. Accounting has a convention for travel claims that nothing mentions before. "
+            "Colleagues have ideas what it could be; nobody has tested them."
         ),
         agent=claims_clerk(desk),
         metric=claims_metric(desk),
         environment=claims_environment(desk),
         tasks=claims_tasks,
+        knowledge=IDEAS,
     )

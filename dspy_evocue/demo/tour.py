@@ -46,6 +46,7 @@ def run_tour(
         problem.metric,
         reflection_lm=reflection_lm,
         environment=problem.environment,
+        knowledge=problem.knowledge,
         max_rounds=options.max_rounds,
         trial_tasks=options.trial_tasks,
         confirmation_tasks=options.confirmation_tasks,
@@ -58,6 +59,8 @@ def run_tour(
         write(problem.about)
         write(f"{len(train)} tasks to learn from and to confirm on, {len(test)} held out; for example:")
         write(f"  {train[0].request}\n")
+        if problem.knowledge:
+            write("Untested ideas:\n" + _indented("\n".join(problem.knowledge)) + "\n")
         write("Its call sites, in three runs:")
         write(_indented(str(list_sites(problem.agent, train[:3], environment=problem.environment))))
         write(f"\nLearning takes {optimizer.estimate(problem.agent, trainset=train)}\n")

@@ -28,8 +28,13 @@ def test_repeated_blank_and_overlong_cards_are_dropped():
         WrittenCard(requirement=text, source_tasks=["t1"])
         for text in ("Ask first", " ask  first ", " ", "x" * 401, "b")
     ]
-    assert [card.requirement for card in check_cards(written, {"t1"}, max_cards=8)] == ["Ask first", "b"]
-    assert len(check_cards(written, {"t1"}, max_cards=1)) == 1
+    assert [card.requirement for card in check_cards(written, EPISODES, max_cards=8)] == ["Ask first", "b"]
+    assert len(check_cards(written, EPISODES, max_cards=1)) == 1
+
+
+def test_a_card_that_only_repeats_a_task_is_dropped():
+    written = [WrittenCard(requirement=text, source_tasks=["t1"]) for text in ("Task  1.", "task 1 is urgent")]
+    assert [card.requirement for card in check_cards(written, EPISODES, max_cards=8)] == ["task 1 is urgent"]
 
 
 def test_no_episodes_cost_no_call():
