@@ -34,6 +34,7 @@ from dspy_combee.runtime.bars import share_progress_bars
 from dspy_combee.runtime.budget import Meter
 from dspy_combee.runtime.execution.threads import ThreadExecutor, default_num_workers
 from dspy_combee.runtime.interrupt import notice_interrupt
+from dspy_combee.runtime.python_syntax import share_parser
 from dspy_combee.runtime.quiet import quiet_progress
 from dspy_combee.runtime.run_log import Fingerprint, RunLog, fingerprint_run
 from dspy_combee.scan import SMALL_BATCH
@@ -115,6 +116,7 @@ class GepaRun:
         else:
             self._warn_of_small_budget()
         share_progress_bars()
+        share_parser()
         with (
             self._meter.installed(),
             notice_interrupt(self._parts.abort.interrupt),

@@ -19,6 +19,7 @@ from typing import Any, Generic, cast
 
 from dspy_combee.runtime.adaptive_limit import AdaptiveLimit
 from dspy_combee.runtime.execution.base import Item, Outcome, Result
+from dspy_combee.runtime.python_syntax import share_parser
 from dspy_combee.runtime.retry import ErrorKind, classify_error
 
 logger = logging.getLogger(__name__)
@@ -78,6 +79,8 @@ class ThreadExecutor:
             BaseException: What an item raised, when it is no `Exception`; `KeyboardInterrupt`; or what `on_done`
                 raised. In each case no further item is started, and `on_done` has seen everything that finished.
         """
+        # Also with one worker: the caller may be one of several threads.
+        share_parser()
         run = _Run(function, items, contextvars.copy_context(), self._clock, self._limit)
         collector = _Collector(run, on_done or _ignore)
         workers = min(self._num_workers, len(run.items))
