@@ -124,6 +124,7 @@ def _turn(tasks: tuple[Task, ...], start: int, count: int) -> tuple[Task, ...]:
 
 
 def _confirmation_share(total: int, trial_tasks: int, confirmation_tasks: int, max_rounds: int) -> int:
+    trial_tasks = max(trial_tasks, MIN_LEARNING)
     wanted = trial_tasks + confirmation_tasks
     if total < wanted:
         return max(1, min(total - MIN_LEARNING, total * confirmation_tasks // wanted))

@@ -2,7 +2,7 @@
 
 import dspy
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dspy_evocue.rounds.tasks import MIN_LEARNING, draw_confirmation, draw_learning, split_tasks
@@ -18,6 +18,7 @@ def split(trainset, valset=None, *, trial=8, confirmation=8, rounds=3, seed=0):
     )
 
 
+@example(count=4, trial=1, confirmation=2, rounds=1)
 @settings(max_examples=40)
 @given(count=st.integers(4, 70), trial=st.integers(1, 12), confirmation=st.integers(1, 12), rounds=st.integers(1, 4))
 def test_the_pools_are_disjoint_and_hold_every_task_once(count, trial, confirmation, rounds):
