@@ -56,8 +56,18 @@ class ResumedPolicy:
         """Return no example."""
         return []
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._policy, name)
+    # Spelled out: from Python 3.12 on, a protocol's `isinstance` does not see what `__getattr__` would answer.
+    def get_eval_batch(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Return the examples that the wrapped policy evaluates a program on."""
+        return self._policy.get_eval_batch(*args, **kwargs)
+
+    def get_best_program(self, state: Any) -> Any:
+        """Return the program that the wrapped policy prefers."""
+        return self._policy.get_best_program(state)
+
+    def get_valset_score(self, program_idx: Any, state: Any) -> float:
+        """Return a program's score as the wrapped policy has it."""
+        return self._policy.get_valset_score(program_idx, state)
 
 
 class RememberedDraws:

@@ -31,8 +31,8 @@ class HedgePolicy:
     Above 4, calls that merely queue for one server one after the other are not taken for stragglers."""
     finished_fraction: float = 0.5
     """Which part of the wave has to be finished before that median says anything."""
-    minimum_seconds: float = 0.05
-    """Calls shorter than this are never hedged."""
+    minimum_seconds: float = 1.0
+    """Calls shorter than this are never hedged: on a busy machine the caller itself may stall for so long."""
     poll_seconds: float = 0.05
     """How long a waiting call is left alone at the least before it is looked at again."""
 

@@ -19,6 +19,7 @@ def split(trainset, valset=None, *, trial=8, confirmation=8, rounds=3, seed=0):
     )
 
 
+@example(count=4, trial=1, confirmation=2, rounds=1)
 @settings(max_examples=40)
 @example(count=4, trial=1, confirmation=3, rounds=1)
 @given(count=st.integers(4, 70), trial=st.integers(1, 12), confirmation=st.integers(1, 12), rounds=st.integers(1, 4))
