@@ -1,9 +1,9 @@
 """Parse Python source from several threads.
 
-CPython before 3.11.9 keeps the depth of the tree that it builds in one place for the whole process: when another thread
-parses while the garbage collector runs in the middle of a tree, one of them gets a `SystemError` ("AST constructor
-recursion depth mismatch", python/cpython#106905; 3.12 no longer collects there). Nothing is wrong with the source then,
-so it is parsed again; the lock keeps those who take it apart.
+CPython 3.11 keeps the depth of the tree that it builds in one place for the whole process: when another thread parses
+while the garbage collector runs in the middle of a tree, one of them gets a `SystemError` ("AST constructor recursion
+depth mismatch", python/cpython#106905; fixed in 3.11.8, and 3.12 no longer collects there). Nothing is wrong with the
+source then, so it is parsed again; the lock keeps those who take it apart.
 
 DSPy parses too: the text of a signature at every step of `dspy.ReAct`, and replies. An error there is a run that fails
 for nothing and scores 0, so whoever starts threads in which programs run calls `share_parser` first.
@@ -46,7 +46,7 @@ def literal(text: str) -> Any:
 
 def share_parser() -> None:
     """Make `ast.parse` bear calls by several threads, for the rest of the process, where Python's own does not."""
-    if not (3, 11) <= sys.version_info < (3, 11, 9):
+    if not (3, 11) <= sys.version_info < (3, 11, 8):
         return
     with _lock:
         if ast.parse not in _shared:
