@@ -57,7 +57,7 @@ def _real(options: argparse.Namespace) -> tuple[Any, Any, Any]:
         train=24,
         val=8,
         test=20,
-        metric_calls=90,
+        metric_calls=110,
         num_threads=options.threads,
         gepa_rounds=2,
         score_gepa=False,
