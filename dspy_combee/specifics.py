@@ -20,7 +20,7 @@ _IDENTIFIER = re.compile(
     r"|[A-Z]{2,}(?:-[A-Z]+)*"  # GREEN, XBRL
     r")(?!\w)"
 )
-_NAME = re.compile(r"(?<=[a-z,;)] )[A-Z][a-z]+(?: [A-Z][a-z]+)*")
+_NAME = re.compile(r"(?<=[a-z,;)] )[A-Z][a-z]+(?: [A-Z][a-z]+)*(?!\w)")
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)?")
 
 _EMPTY_WORDS = frozenset(

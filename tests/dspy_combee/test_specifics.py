@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dspy_combee.specifics import (
@@ -37,6 +37,7 @@ def test_plain_advice_has_no_specific_tokens():
     assert specific_tokens("read the question carefully and be polite") == frozenset()
 
 
+@example("", "a Xa0")
 @given(words, words)
 def test_a_text_that_holds_its_parts_word_for_word_loses_nothing(one, other):
     assert lost_specifics(f"{one} ; {other}", (one, other)) == ()
