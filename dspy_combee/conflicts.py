@@ -48,7 +48,7 @@ def find_conflicts(texts: Sequence[str], *, alike: float = ALIKE) -> tuple[Confl
 
 
 def _pairs_alike(words: Sequence[frozenset[str]], alike: float) -> Iterator[tuple[int, int]]:
-    """Return the positions of each two sets that overlap by `alike`, without comparing each with each.
+    """Yield the positions of each two sets that overlap by at least `alike`, without comparing each with each.
 
     In one fixed order of words, two such sets share one of their first few (prefix filtering). With the rarest words
     first, those that all lessons have lead to nobody; with the smallest sets first, a set has to be found only by

@@ -21,9 +21,15 @@ def render_record(record_id: str, record: Mapping[str, Any], *, max_chars: int |
     parts = [(key, render_value(value)) for key, value in record.items()]
     if max_chars is not None:
         parts = _shorten(parts, max_chars - len(record_id) - 4)
-    text = f"[{record_id}]\n" + "\n".join(f"{key}: {text}" for key, text in parts)
-    # One lone surrogate, as in the output of a tool, and no provider could receive the other records of a group either.
-    return text.encode("utf-8", "replace").decode("utf-8")
+    return _sendable(f"[{record_id}]\n" + "\n".join(f"{key}: {text}" for key, text in parts))
+
+
+def sendable_record(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the record in its own shape, every text that no provider could receive made one that it can."""
+    whole = render_value(record)
+    if _sendable(whole) == whole:
+        return record
+    return _map_leaves(record, lambda text: None if _sendable(text) == text else _sendable(text))
 
 
 def render_value(value: Any) -> str:
@@ -57,6 +63,11 @@ def shorten_record(record: Mapping[str, Any], max_chars: int) -> Mapping[str, An
     _map_leaves(record, lambda text: lengths.append(len(text)))
     limit = _common_limit(lengths, max_chars - (total - sum(lengths)))
     return _map_leaves(record, lambda text: cut_middle(text, limit) if len(text) > limit else None)
+
+
+def _sendable(text: str) -> str:
+    # One lone surrogate, as in the output of a tool, and no provider could receive the other records of a group either.
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _map_leaves(value: Any, replace: Callable[[str], str | None]) -> Any:

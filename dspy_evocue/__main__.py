@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None, *, resolve: Callable[[str | None], 
     """
     options = _parser().parse_args(arguments)
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    from dspy_combee.errors import CombeeError
+    from dspy_combee.errors import CombeeError, ResumeMismatchError
     from dspy_evocue.demo.tour import run_tour
 
     try:
@@ -28,7 +28,8 @@ def main(arguments: list[str] | None = None, *, resolve: Callable[[str | None], 
         # A run of minutes is followed through a file or a pipe, too.
         result = run_tour(problem, task_lm, reflection_lm, size, functools.partial(print, flush=True))
     except CombeeError as error:
-        print(f"{type(error).__name__}: {error}{_what_is_kept(options)}", file=sys.stderr)
+        kept = "" if isinstance(error, ResumeMismatchError) else _what_is_kept(options)
+        print(f"{type(error).__name__}: {str(error).rstrip('.')}.{kept}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"\nInterrupted.{_what_is_kept(options)}", file=sys.stderr)
@@ -84,7 +85,7 @@ def _live(options: argparse.Namespace, resolve: Callable[[str | None], Any] | No
 
 def _what_is_kept(options: argparse.Namespace) -> str:
     if options.log_dir is None:
-        return " Nothing is kept; with --log-dir the next run would go on from here."
+        return " Nothing is kept; a run started with --log-dir can be resumed."
     return f" What was paid for is kept: the same command with --log-dir {options.log_dir} goes on from here."
 
 

@@ -17,6 +17,8 @@ NodeKind = Literal["predictor", "tool", "frozen", "unattached", "mark", "action"
 """`frozen` and `unattached` predictors run, but no edit can be attached to them. Plain code becomes a `mark` by saying
 so, and an `action` where it acts on the world as a tool does. An explicit controller reports its own `edge`s as it
 takes them, and each `skill` of an edit while it runs."""
+ACTIONS: tuple[NodeKind, ...] = ("tool", "action")
+"""Kinds of node that act on the world: edits for the next action end there, and the control check compares them."""
 
 
 @dataclass(eq=False, slots=True)

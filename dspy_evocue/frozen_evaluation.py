@@ -19,6 +19,7 @@ from typing import Any
 
 from dspy_combee.errors import BudgetExhausted
 from dspy_combee.metrics import MetricCall
+from dspy_combee.runtime.bars import share_progress_bars
 from dspy_combee.runtime.budget import Budget, Meter, Spend
 from dspy_combee.runtime.execution.base import Outcome
 from dspy_combee.runtime.execution.threads import ThreadExecutor, default_num_workers
@@ -193,6 +194,7 @@ class _Runner:
 
         self.finished = _read_log(self.log)
         left = [pair for pair in self.pairs if pair.task_id not in self.finished]
+        share_progress_bars()
         with tqdm(total=len(self.pairs), initial=len(self.pairs) - len(left), disable=not progress) as bar:
 
             def done(outcome: Outcome[ComparedTask]) -> None:

@@ -18,14 +18,13 @@ from dspy.dsp.utils.settings import settings, thread_local_overrides
 
 from dspy_evocue.call_sites import ANY
 from dspy_evocue.edits import Edit, latest_applicable
-from dspy_evocue.entries import Branch, Entry, Frame, NodeKind, Replayed
+from dspy_evocue.entries import ACTIONS, Branch, Entry, Frame, NodeKind, Replayed
 from dspy_evocue.features import FeatureSet, RunState, reads_like_completion, reads_like_failure
 from dspy_evocue.fingerprints import fingerprint
 
 SETTINGS_KEY = "_evocue_executions"
 """Where the executions of the current call live: a tuple, the innermost program's last."""
 
-_ACTIONS = ("tool", "action")
 _NO_PLACES = ("frozen", "unattached", "edge", "skill")
 """Kinds that are noted without control being said to have been there."""
 
@@ -273,7 +272,7 @@ class Execution:
     def _acting_edit(
         self, kind: NodeKind, node: str, branch: Branch, frame: Frame, features: Mapping[str, str]
     ) -> Edit | None:
-        if kind in _ACTIONS:
+        if kind in ACTIONS:
             branch.lingering = tuple(item for item in branch.lingering if item[1] is not None)
         if kind != "predictor" or not self._on_predictors:
             return None

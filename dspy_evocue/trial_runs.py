@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from dspy_combee.errors import BudgetExhausted, MetricError
+from dspy_combee.runtime.bars import share_progress_bars
 from dspy_combee.runtime.budget import Budget, Meter
 from dspy_combee.runtime.execution.base import Outcome
 from dspy_combee.runtime.execution.threads import ThreadExecutor, default_num_workers
@@ -263,6 +264,7 @@ class _Runner:
         """Run what the budget allows, then fill in what it did not."""
         from tqdm import tqdm
 
+        share_progress_bars()
         with tqdm(total=len(self.trials), desc="paired trials", unit="trial", disable=not progress) as bar:
 
             def keep(index: int, record: TrialRecord) -> None:

@@ -16,6 +16,7 @@ from dspy_combee.runtime.budget import Meter, Spend
 from dspy_evocue.artifact import check_edits
 from dspy_evocue.checkpoints import Checkpoint, Recorder, Replayer, Tape
 from dspy_evocue.edits import Edit
+from dspy_evocue.entries import ACTIONS
 from dspy_evocue.environments import Environment
 from dspy_evocue.episodes import (
     Episode,
@@ -34,8 +35,6 @@ from dspy_evocue.fingerprints import fingerprint
 from dspy_evocue.missing_scores import MissingScore
 from dspy_evocue.rules import TrialKind, TrialStatus
 from dspy_evocue.trial_record import TrialRecord, behaviour_changes, entered_states
-
-_ACTIONS = ("tool", "action")
 
 
 def paired_trial(
@@ -253,8 +252,8 @@ def _control_fault(recorded: Tape, parent: Tape, checkpoint: Checkpoint) -> Miss
     Compared are the actions from the checkpoint on, for as long as both make the same ones: as long as they do, the
     world must answer the same, or it was not restored.
     """
-    then = [event for event in recorded.events if event.kind in _ACTIONS and event.number >= checkpoint.number]
-    now = [event for event in parent.events if event.kind in _ACTIONS]
+    then = [event for event in recorded.events if event.kind in ACTIONS and event.number >= checkpoint.number]
+    now = [event for event in parent.events if event.kind in ACTIONS]
     for old, new in zip(then, now, strict=False):
         if (old.node, old.input_key, old.branch) != (new.node, new.input_key, new.branch):
             return None

@@ -32,7 +32,7 @@ class Scan:
             where the fan-in demands it.
         max_fan_in: The most items that any call sees, copies counted; more groups and levels are planned when it is
             exceeded. None means 16, or what `group_size` needs. The published tree has no bound: two levels at any
-            size, which `max_fan_in=2 * n` gives; its groups lose rules from about 100 reflections on
+            size, which `max_fan_in=duplication * n` gives; its groups lose rules from about 100 reflections on
             (`benchmarks/combee_capacity.py`).
         max_reflection_chars: The most text of reflections that any call sees; groups above it are split.
         runner: How calls are retried and hedged.

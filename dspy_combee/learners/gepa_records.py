@@ -10,7 +10,7 @@ from typing import Any
 from dspy_combee.learners.base import Reflection
 from dspy_combee.learners.gepa_evidence import SourcedFeedback
 from dspy_combee.provenance import RecordSource
-from dspy_combee.records import render_record, shorten_record
+from dspy_combee.records import render_record, sendable_record, shorten_record
 from dspy_combee.scan import SMALL_BATCH
 
 
@@ -55,7 +55,7 @@ def as_reflections(
     """Return the records as an aggregation reads them, none longer than `max_chars` as text."""
     reflections: list[Reflection] = []
     for record in records:
-        details = record.record
+        details = sendable_record(record.record)
         text = render_record(record.record_id, details)
         if max_chars is not None and len(text) > max_chars:
             details = shorten_record(details, max_chars - len(record.record_id) - 4)

@@ -42,6 +42,10 @@ class HedgePolicy:
             raise ValueError(f"factor must be above 1, got {self.factor}")
         if not 0 < self.finished_fraction <= 1:
             raise ValueError(f"finished_fraction must be above 0 and at most 1, got {self.finished_fraction}")
+        if not self.minimum_seconds >= 0:
+            raise ValueError(f"minimum_seconds must be at least 0, got {self.minimum_seconds}")
+        if not self.poll_seconds > 0:
+            raise ValueError(f"poll_seconds must be above 0, got {self.poll_seconds}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +109,11 @@ class Wave(Generic[Result]):
         while True:
             seconds = self.clock() - began
             patience = _LOOK_UP_SECONDS if hedged else self._patience(seconds, usual_seconds)
-            if patience <= 0 and is_allowed():
-                _start(function, 1, answers)
-                running, hedged = running + 1, True
+            if patience <= 0:
+                if is_allowed():
+                    _start(function, 1, answers)
+                    running, hedged = running + 1, True
+                patience = _LOOK_UP_SECONDS
             try:
                 value, error = answers.get(timeout=max(self.policy.poll_seconds, min(patience, _LOOK_UP_SECONDS)))
             except queue.Empty:

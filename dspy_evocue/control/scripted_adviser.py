@@ -45,7 +45,7 @@ def adviser_reply(
             return chat_reply(cards="[]")
         if "[[ ## max_fragments ## ]]" in prompt:
             return chat_reply(fragments="[]")
-        is_revision = revised is not None and "[[ ## feedback ## ]]" in prompt
-        return chat_reply(candidates=json.dumps(list(revised if is_revision and revised is not None else proposed)))
+        chosen = proposed if revised is None or "[[ ## feedback ## ]]" not in prompt else revised
+        return chat_reply(candidates=json.dumps(list(chosen)))
 
     return reply

@@ -204,7 +204,7 @@ class CandidateTrials:
         """Say whether a trial failed because its checkpoint could not be reached, and the world can be reset."""
         if record.kind != "matched_prefix" or record.status != "unresolved":
             return False
-        if record.missing in ("model", "metric"):
+        if record.missing in ("model", "metric", "program", "not_run"):
             return False
         # Where tools turned out to have a state that nothing resets, runs from the start would share it.
         return record.missing != "control_check" or self.settings.environment is not None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from dspy_combee.errors import BudgetExhausted, CombeeError
+from dspy_combee.runtime.bars import share_progress_bars
 from dspy_combee.runtime.budget import Meter, Spend
 from dspy_combee.runtime.execution.base import Outcome
 from dspy_combee.runtime.execution.threads import ThreadExecutor
@@ -95,6 +96,7 @@ class PaidSteps:
         todo = [index for index in range(len(steps)) if index not in results]
         if not todo:
             return [results[index] for index in range(len(steps))]
+        share_progress_bars()
         with (
             tqdm(total=len(todo), desc=stage, unit="step", leave=False, disable=not self._progress) as bar,
             self._meter.stage(_account(stage)),

@@ -4,7 +4,7 @@ import dspy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dspy_combee.records import render_record, render_value
+from dspy_combee.records import render_record, render_value, sendable_record
 
 values = st.recursive(
     st.none() | st.integers() | st.text(max_size=300),
@@ -59,3 +59,10 @@ def test_a_value_that_cannot_be_shown_is_named_by_its_class():
             raise RuntimeError("closed")
 
     assert render_value({"file": Handle(), "page": 3}) == "file = [Handle]; page = 3"
+
+
+def test_a_record_keeps_its_shape_when_text_that_no_provider_could_receive_is_replaced():
+    record = {"Inputs": {"q": "a\ud800b", "n": 3}, "Feedback": ["fine", "c\udfff"]}
+    clean = sendable_record(record)
+    assert clean == {"Inputs": {"q": "a?b", "n": 3}, "Feedback": ["fine", "c?"]}
+    assert sendable_record(clean) is clean

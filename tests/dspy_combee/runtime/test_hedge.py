@@ -133,7 +133,15 @@ def test_the_callers_context_holds():
     assert Wave(1, QUICK).call(lambda attempt: mark.get()) == "here"
 
 
-@pytest.mark.parametrize(("arguments", "message"), [({"factor": 1}, "above 1"), ({"finished_fraction": 0}, "above 0")])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"factor": 1}, "factor must be above 1"),
+        ({"finished_fraction": 0}, "finished_fraction must be above 0"),
+        ({"minimum_seconds": -1}, "minimum_seconds must be at least 0"),
+        ({"poll_seconds": 0}, "poll_seconds must be above 0"),
+    ],
+)
 def test_wrong_numbers_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         HedgePolicy(**arguments)
