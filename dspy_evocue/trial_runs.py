@@ -220,26 +220,40 @@ class _MetricAllowance:
     def __init__(self, meters: tuple[Meter, ...]) -> None:
         self._meters = meters
         self._in_flight = 0
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
 
     @contextlib.contextmanager
     def taken(self, most: int) -> Iterator[None]:
         """Set this many calls aside while the block runs.
 
+        What is in flight has been counted by the meters in part and may need less than was set aside for it, so where
+        that decides, its end is waited for.
+
         Raises:
-            BudgetExhausted: When there are not that many left, those in flight counted in full.
+            BudgetExhausted: When there are not that many left.
         """
-        with self._lock:
-            for meter in self._meters:
-                remaining, limit = meter.remaining_metric_calls, meter.budget.max_metric_calls
-                if remaining is not None and limit is not None and remaining - self._in_flight < most:
-                    raise BudgetExhausted("max_metric_calls", limit=limit, spent=limit - remaining)
+        with self._changed:
+            while self._is_for_those_in_flight_to_say(most):
+                self._changed.wait()
             self._in_flight += most
         try:
             yield
         finally:
-            with self._lock:
+            with self._changed:
                 self._in_flight -= most
+                self._changed.notify_all()
+
+    def _is_for_those_in_flight_to_say(self, most: int) -> bool:
+        """Whether so many calls are left only if those in flight take less than was set aside for them."""
+        for meter in self._meters:
+            remaining, limit = meter.remaining_metric_calls, meter.budget.max_metric_calls
+            if remaining is None or limit is None:
+                continue
+            if remaining < most:
+                raise BudgetExhausted("max_metric_calls", limit=limit, spent=limit - remaining)
+            if remaining - self._in_flight < most:
+                return True
+        return False
 
 
 def _trial(plan: Any, request: TrialRequest, position: int) -> Trial:

@@ -1,5 +1,7 @@
 """Many trials at once on one program object: in order, within the budget, and nothing lost when it stops."""
 
+import threading
+
 import dspy
 import pytest
 
@@ -17,7 +19,7 @@ from dspy_evocue import (
 )
 from dspy_evocue.errors import StoppedByMetricError
 from dspy_evocue.testing import chat_reply, scripted_agent_lm
-from dspy_evocue.trial_runs import TrialsInterrupted, is_not_run
+from dspy_evocue.trial_runs import TrialsInterrupted, _MetricAllowance, is_not_run
 
 LESSON = "Press the brake."
 EDIT = InstructionEdit(at=CallSite("recurring", "react"), text=LESSON)
@@ -293,3 +295,26 @@ def test_recordings_within_the_budget_are_told_before_it_ends_the_runs(predictor
         )
     assert told == [0, 1]
     assert lm.engine.calls == 2
+
+
+def test_a_trial_waits_for_one_in_flight_that_has_counted_a_part_of_its_scores():
+    meter = Meter(Budget(max_metric_calls=7))
+    allowance = _MetricAllowance((meter,))
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def in_flight():
+        with allowance.taken(3):
+            meter.count_metric_calls(2)
+            has_begun.set()
+            may_end.wait()
+            meter.count_metric_calls(1)
+
+    thread = threading.Thread(target=in_flight)
+    thread.start()
+    has_begun.wait()
+    threading.Timer(0.05, may_end.set).start()
+    with allowance.taken(3):
+        meter.count_metric_calls(3)
+    thread.join()
+    with pytest.raises(BudgetExhausted), allowance.taken(3):
+        pass
