@@ -16,10 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-Result = TypeVar("Result")
+from dspy_combee.runtime.interrupt import LOOK_UP_SECONDS
 
-_LOOK_UP_SECONDS = 0.5
-"""A signal that arrives just before a wait in the main thread begins would not end it: no wait is longer."""
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +107,14 @@ class Wave(Generic[Result]):
         running, hedged = 1, False
         while True:
             seconds = self.clock() - began
-            patience = _LOOK_UP_SECONDS if hedged else self._patience(seconds, usual_seconds)
+            patience = LOOK_UP_SECONDS if hedged else self._patience(seconds, usual_seconds)
             if patience <= 0:
                 if is_allowed():
                     _start(function, 1, answers)
                     running, hedged = running + 1, True
-                patience = _LOOK_UP_SECONDS
+                patience = LOOK_UP_SECONDS
             try:
-                value, error = answers.get(timeout=max(self.policy.poll_seconds, min(patience, _LOOK_UP_SECONDS)))
+                value, error = answers.get(timeout=max(self.policy.poll_seconds, min(patience, LOOK_UP_SECONDS)))
             except queue.Empty:
                 continue
             running -= 1

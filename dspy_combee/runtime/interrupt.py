@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+LOOK_UP_SECONDS = 0.5
+"""A signal that arrives just before a wait in the main thread begins would not end it: no wait there is longer."""
+
 
 @contextmanager
 def notice_interrupt(on_interrupt: Callable[[], None]) -> Iterator[None]:

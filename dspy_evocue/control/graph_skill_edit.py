@@ -20,6 +20,7 @@ from dspy_evocue.control.skills import (
     Return,
     Skill,
     SkillOperation,
+    describe_operations,
     operation_from_dict,
     operation_to_dict,
     return_from_dict,
@@ -116,12 +117,8 @@ class GraphSkillEdit(Edit):
 
     def describe(self) -> str:
         """Say in one sentence what is done, where and when."""
-        steps = ", then ".join(
-            operation.operation + (f' told "{operation.instruction}"' if operation.instruction else "")
-            for operation in self.operations
-        )
         condition = f", when {self.when}" if self.when.tests else ""
-        return f"does {steps} on {' or '.join(map(str, self.sites))}{condition}"
+        return f"does {describe_operations(self.operations)} on {' or '.join(map(str, self.sites))}{condition}"
 
 
 def with_edits(graph: ControlGraph, edits: Sequence[GraphSkillEdit]) -> ControlGraph:

@@ -19,7 +19,7 @@ from dspy.utils.exceptions import AdapterParseError
 from dspy_evocue.call_sites import CallSite
 from dspy_evocue.control.errors import SkillError
 from dspy_evocue.control.revising import find_revising_problems, revising_walk
-from dspy_evocue.control.skills import SkillOperation, operation_from_dict, operation_to_dict
+from dspy_evocue.control.skills import SkillOperation, describe_operations, operation_from_dict, operation_to_dict
 from dspy_evocue.edits import (
     ALWAYS,
     Edit,
@@ -103,11 +103,7 @@ class SkillEdit(Edit):
 
     def describe(self) -> str:
         """Say in one sentence what is done, where and when."""
-        steps = ", then ".join(
-            operation.operation + (f' told "{operation.instruction}"' if operation.instruction else "")
-            for operation in self.operations
-        )
-        return f"does {steps} on what comes out, {describe_placement(self)}"
+        return f"does {describe_operations(self.operations)} on what comes out, {describe_placement(self)}"
 
     def revise(self, call: Any, prediction: Any) -> Any:
         """Run the operations on the prediction; return what the program gets to see."""

@@ -6,7 +6,7 @@ nodes of it. Pure: knows neither dspy nor a model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,6 +141,14 @@ def return_to_dict(one: Return) -> dict[str, str]:
 def return_from_dict(values: Mapping[str, Any]) -> Return:
     """Read what `return_to_dict` wrote."""
     return Return(str(values["status"]), _draft_state(values["draft"]), str(values["target"]))
+
+
+def describe_operations(operations: Sequence[SkillOperation]) -> str:
+    """Say what is done, step by step, as a part of a sentence."""
+    return ", then ".join(
+        operation.operation + (f' told "{operation.instruction}"' if operation.instruction else "")
+        for operation in operations
+    )
 
 
 def operation_to_dict(operation: SkillOperation) -> dict[str, Any]:

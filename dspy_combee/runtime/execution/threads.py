@@ -19,12 +19,11 @@ from typing import Any, Generic, cast
 
 from dspy_combee.runtime.adaptive_limit import AdaptiveLimit
 from dspy_combee.runtime.execution.base import Item, Outcome, Result
+from dspy_combee.runtime.interrupt import LOOK_UP_SECONDS
 from dspy_combee.runtime.python_syntax import share_parser
 from dspy_combee.runtime.retry import ErrorKind, classify_error
 
 logger = logging.getLogger(__name__)
-
-_LOOK_UP_SECONDS = 0.5
 
 
 class ThreadExecutor:
@@ -218,9 +217,8 @@ class _Collector(Generic[Result]):
                 self._take_news()
             if len(self._ended) == workers:
                 return
-            # A signal that arrives just before the wait begins would not end it: look up from time to time.
             with suppress(queue.Empty):
-                self._wake.get(timeout=_LOOK_UP_SECONDS)
+                self._wake.get(timeout=LOOK_UP_SECONDS)
 
     def _take_news(self) -> None:
         news = self._news[0]
