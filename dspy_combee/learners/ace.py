@@ -192,6 +192,13 @@ class ACELearner:
         self.write(restored, {name: Playbook.from_dict(book) for name, book in state["playbooks"].items()})
         return restored
 
+    def going_back(self, kept: Any, discarded: Any) -> Any:
+        """Return a copy of the kept program whose playbooks give no number that those of the discarded one gave."""
+        program, later = kept.deepcopy(), self.playbooks(discarded)
+        books = self.playbooks(program)
+        self.write(program, {name: book.numbering_after(later[name]) for name, book in books.items()})
+        return program
+
     def describe_program(self, program: Any) -> str:
         """Return the size of the playbooks in a few words, for the log line of a round."""
         count = self._settings.count_tokens

@@ -87,6 +87,10 @@ class Playbook:
         wanted = {entry.id for entry in entries}
         return replace(self, entries=tuple(entry for entry in self.entries if entry.id in wanted))
 
+    def numbering_after(self, other: Playbook) -> Playbook:
+        """Return the playbook with no number left to give that the other one has given, as after going back to it."""
+        return replace(self, next_number=max(self.next_number, other.next_number))
+
     def get(self, entry_id: str) -> PlaybookEntry | None:
         """Return the entry with an id, or None."""
         return next((entry for entry in self.entries if entry.id == entry_id), None)
@@ -96,6 +100,13 @@ class Playbook:
         used = {entry.section for entry in self.entries}
         known = [section for section in self.sections if section in used]
         return render_block(self.entries, [*known, *sorted(used - set(known))], self.next_number)
+
+    def in_instructions(self) -> str | None:
+        """Return what a predictor's instructions hold of it; None for one that has never held an entry.
+
+        One that has lost all of its entries leaves its markers there, with the next number: ids are not given twice.
+        """
+        return self.render() if self.entries or self.next_number > 1 else None
 
     @classmethod
     def parse(cls, text: str) -> Playbook:
@@ -166,7 +177,7 @@ class Playbook:
             if predictor not in books:
                 raise ValueError(f"predictor must be one of {sorted(books)}, got {predictor!r}")
             return books[predictor]
-        distinct = {book.render(): book for book in books.values() if book.entries or book.version}
+        distinct = {book.render(): book for book in books.values() if book.in_instructions() or book.version}
         if len(distinct) > 1:
             raise ValueError(f"the program carries several playbooks: name the predictor, one of {sorted(books)}")
         return next(iter(distinct.values()), cls())
@@ -187,7 +198,7 @@ def playbook_of(predictor: Any) -> Playbook:
     state = getattr(predictor, _STATE_ATTRIBUTE, None)
     if state is not None:
         book = Playbook.from_dict(state)
-        if (split.block or "") == (book.render() if book.entries else ""):
+        if split.block == book.in_instructions():
             return book
     return Playbook.parse(split.block) if split.block else Playbook()
 
@@ -195,7 +206,7 @@ def playbook_of(predictor: Any) -> Playbook:
 def set_playbook(predictor: Any, book: Playbook) -> None:
     """Write a playbook into one predictor's instructions; the user's own text stays as it is, byte for byte."""
     split = split_instructions(predictor.signature.instructions)
-    instructions = join_instructions(split, book.render() if book.entries else None)
+    instructions = join_instructions(split, book.in_instructions())
     predictor.signature = predictor.signature.with_instructions(instructions)
     # Plain data, so that a program that was pickled whole loads where this package is not installed.
     setattr(predictor, _STATE_ATTRIBUTE, book.to_dict())

@@ -62,7 +62,7 @@ def render_entry(entry: PlaybookEntry) -> str:
 
 def render_block(entries: Sequence[PlaybookEntry], sections: Sequence[str], next_number: int) -> str:
     """Return the whole playbook between its markers, the best-voted entries of each section first."""
-    lines = [f'<playbook next-id="{next_number}">', PREAMBLE]
+    lines = [f'<playbook next-id="{next_number}">', *([PREAMBLE] if entries else [])]
     for section in sections:
         members = [entry for entry in entries if entry.section == section]
         lines.append(f"## {section}")

@@ -49,6 +49,15 @@ class KeepsPrograms(Protocol):
         ...
 
 
+@runtime_checkable
+class NeverReusesIds(Protocol):
+    """A learner whose programs hold ids, none of which may be given twice, not even after a rollback."""
+
+    def going_back(self, kept: Any, discarded: Any) -> Any:
+        """Return a copy of the kept program that will give no id which the discarded program has given."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class RoundsPlan:
     """How a learner wants its runs to go. The defaults are those of a learner that does not say."""
@@ -121,6 +130,11 @@ def load_program(learner: Any, program: Any, state: Mapping[str, Any]) -> Any:
     if isinstance(learner, KeepsPrograms):
         return learner.load_program(program, state)
     return with_state(program, state["state"])
+
+
+def going_back(learner: Any, kept: Any, discarded: Any) -> Any:
+    """Return the program with which a run goes on that goes back to a better one."""
+    return learner.going_back(kept, discarded) if isinstance(learner, NeverReusesIds) else kept
 
 
 def describe_program(learner: Any, program: Any) -> str:

@@ -18,7 +18,7 @@ from dspy_combee.aggregation.base import Aggregated, Aggregation
 from dspy_combee.errors import BudgetExhausted, CombeeError, LMUnavailableError, MetricError
 from dspy_combee.learners.base import PromptLearner, Trajectory
 from dspy_combee.rounds.learn_record import RecordWork
-from dspy_combee.rounds.learner_extras import describe_program, dump_program, load_program
+from dspy_combee.rounds.learner_extras import describe_program, dump_program, going_back, load_program
 from dspy_combee.rounds.one_round import (
     LearnedBatch,
     aggregate_reflections,
@@ -361,7 +361,7 @@ class _Run:
         else:
             self.stale += 1
             if self.schedule.rollback and validation.score < self.best_score:
-                self.program = self.best
+                self.program = going_back(self.learner, self.best, self.program)
         logger.info("Validation after round %d: %.4g (best %.4g)", after, validation.score, self.best_score)
         self._save()
 

@@ -61,6 +61,26 @@ def test_an_own_playbook_is_where_it_starts(world, program):
     assert (entry.id, entry.helpful) == ("e1", 1)
 
 
+def test_after_a_rollback_no_number_of_a_discarded_entry_is_given_again(world, program, say):
+    curate, answer = world.curate, world.answer_task
+    confusing = '[{"operation": "ADD", "text": "All codes are alike."}]'
+    world.curate = lambda prompt: say(operations=confusing) if "The code of cherry" in prompt else curate(prompt)
+    world.answer_task = lambda prompt: say(answer="?") if "All codes are alike." in prompt else answer(prompt)
+    optimizer = ace(world, rollback=True, validate_every=1, shuffle=False)
+    better = compiled(
+        world,
+        program,
+        optimizer,
+        trainset=world.examples("apple", "cherry", "fig"),
+        valset=world.examples("apple", "fig"),
+    )
+    assert optimizer.last_result.best_score == 1.0
+    assert [(e.id, e.text) for e in Playbook.from_program(better).entries] == [
+        ("e1", "The code of apple is K-17."),
+        ("e3", "The code of fig is K-67."),
+    ]
+
+
 def test_each_predictor_has_its_own_playbook_and_a_frozen_one_none(world, say):
     class Two(dspy.Module):
         def __init__(self):

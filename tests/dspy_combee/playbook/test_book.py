@@ -5,7 +5,8 @@ import sys
 import dspy
 import pytest
 
-from dspy_combee.playbook import AddEntry, Playbook, PlaybookEntry, set_playbook
+from dspy_combee.playbook import AddEntry, Playbook, PlaybookEntry, RemoveEntry, set_playbook
+from dspy_combee.playbook.text import split_instructions
 
 
 def test_saved_and_loaded_is_the_same(tmp_path):
@@ -20,6 +21,20 @@ def test_something_else_is_refused_with_words():
         Playbook.from_dict({"instructions": "x"})
     with pytest.raises(ValueError, match="unique"):
         Playbook(entries=(PlaybookEntry("e1", "S", "a"), PlaybookEntry("e1", "S", "b")))
+
+
+def test_an_emptied_playbook_goes_on_counting_after_the_program_was_saved(tmp_path):
+    program = dspy.Predict("question -> answer")
+    own = program.signature.instructions
+    book = Playbook().apply([AddEntry("a"), AddEntry("b")])
+    set_playbook(program, book.apply([RemoveEntry("e1"), RemoveEntry("e2")]))
+    program.save(tmp_path / "program.json")
+    loaded = dspy.Predict("question -> answer")
+    loaded.load(tmp_path / "program.json")
+    emptied = Playbook.from_program(loaded)
+    assert emptied.entries == ()
+    assert [entry.id for entry in emptied.apply([AddEntry("c")]).entries] == ["e3"]
+    assert split_instructions(loaded.signature.instructions).own_text == own
 
 
 def test_a_compiled_program_loads_where_only_dspy_is_installed(tmp_path):

@@ -81,6 +81,17 @@ def test_rollback_goes_on_from_the_best_program(learner, program, words, options
         assert [round(v.score * 6) for v in result.validations] == [0, 2, 0, last]
 
 
+def test_a_rollback_tells_the_learner_what_is_discarded(learner, program, words, options):
+    usual, told = learner.update, []
+    learner.update = lambda current, found: program if "<w2>" in found.entries[0].text else usual(current, found)
+    learner.going_back = lambda kept, discarded: told.append((kept, discarded)) or kept
+    schedule = RoundSchedule(validate_every=2, rollback=True)
+    run(learner, program, words[:6], options, batch=2, valset=words[:6], schedule=schedule)
+    [(kept, discarded)] = told
+    assert "<w1>" in kept.signature.instructions
+    assert discarded is program
+
+
 def test_patience_ends_a_run_that_does_not_improve(learner, program, words, options):
     unknown = [dspy.Example(word="never").with_inputs("word")]
     schedule = RoundSchedule(validate_every=1, patience=2)
