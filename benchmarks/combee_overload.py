@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import random
 import re
 import statistics
@@ -26,7 +27,7 @@ from typing import Any, get_args
 
 import dspy
 
-from dspy_combee import CombeeProposer, Salvage, Scan, SinglePass, resolve_lm
+from dspy_combee import CombeeProposer, Salvage, Scan, SinglePass, local_lm, resolve_lm
 from dspy_combee.aggregation import make_aggregation
 from dspy_combee.aggregation.base import Aggregation
 from dspy_combee.judge import judge_lessons
@@ -64,6 +65,8 @@ DETAILS = {
     "duplicate": "and it is a duplicate",
 }
 MOST_RULES = len(SUBJECTS) * len(DETAILS)
+CONTEXT_TOKENS = 16_384
+"""Of the embedded model: a call that reads 80 records takes 9,000, and its reply up to 3,000."""
 BEFORE = (
     "The answer shows that the request was read in haste. It pays to slow down and to consider what is really asked.",
     "This is not what the desk expects. Accuracy matters, since every wrong code costs a colleague time.",
@@ -309,6 +312,13 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
+def model(arguments: argparse.Namespace) -> dspy.LM:
+    """Return the model to ask; the embedded one takes all records of the largest cell in one prompt."""
+    named = arguments.lm or os.environ.get("DSPY_LM")
+    lm = resolve_lm(named) if named else local_lm(context_tokens=CONTEXT_TOKENS)
+    return lm.copy(cache=False, max_tokens=arguments.max_tokens)
+
+
 def report(row: Mapping[str, Any], out: Path | None) -> None:
     if out:
         append_row(out, row)
@@ -346,7 +356,7 @@ def main() -> None:
     if arguments.table:
         print(table(read_rows(arguments.table)))
     else:
-        print(table(run(arguments, resolve_lm(arguments.lm).copy(cache=False, max_tokens=arguments.max_tokens))))
+        print(table(run(arguments, model(arguments))))
 
 
 if __name__ == "__main__":
