@@ -1,6 +1,6 @@
 """What paired trials cost: model calls by checkpoint depth, overhead of recording and of an edit, trials a second.
 
-    python benchmarks/evocue_costs.py
+    python benchmarks/evocue_trial_cost.py
 
 Everything runs on the scripted engine, so the numbers are calls, tokens and this machine's own time, not a model's.
 """

@@ -1,6 +1,6 @@
 """What a decision costs: trials from checkpoints against full reruns, and what stopping early saves.
 
-Run `python benchmarks/evocue_cost.py` (a minute, scripted agent, no model).
+Run `python benchmarks/evocue_decision_cost.py` (a minute, scripted agent, no model).
 """
 
 from __future__ import annotations
