@@ -83,6 +83,12 @@ class Bed:
         return compiled, lm.engine
 
 
+def run_to_kill(killing, log_dir):
+    bed = Bed()
+    adviser = bed.two_rounds(killing(lambda *_: None))
+    bed.compile(bed.optimizer(adviser=adviser, num_threads=1, log_dir=log_dir), lm=bed.task_lm(killing(bed.answer)))
+
+
 @pytest.fixture(scope="session")
 def bed():
     return Bed()

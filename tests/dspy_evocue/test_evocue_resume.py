@@ -1,13 +1,10 @@
 """A run that is killed anywhere goes on where it was: the same decisions, and nothing is paid for twice."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import dspy
 import pytest
+from killed_runs import kill_runs
 
 from dspy_combee.errors import ResumeMismatchError
 from dspy_combee.runtime.budget import Budget
@@ -15,43 +12,11 @@ from dspy_combee.runtime.budget import Budget
 KILLED_AT = (1, 5, 9, 15, 18, 21, 24, 30, 36, 44)
 """Numbers of model calls: in base runs, residual goals, cards, proposals, trials, and the confirmation."""
 
-CHILD = """
-import importlib.util, json, os, signal, sys
-
-spec = importlib.util.spec_from_file_location("bed", sys.argv[1])
-bed = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(bed)
-calls = 0
-
-def killing(reply, at):
-    def script(prompt, number):
-        global calls
-        calls += 1
-        if calls == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return reply(prompt, number)
-    return script
-
-for at in json.loads(sys.argv[3]):
-    pid = os.fork()
-    if pid == 0:
-        one = bed.Bed()
-        lm = one.task_lm(killing(one.answer, at))
-        adviser = one.two_rounds(lambda prompt, number: killing(lambda *_: None, at)(prompt, number))
-        one.compile(one.optimizer(adviser=adviser, num_threads=1, log_dir=f"{sys.argv[2]}/{at}"), lm=lm)
-        os._exit(0)
-    _, status = os.waitpid(pid, 0)
-    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, (at, status)
-"""
-
 
 @pytest.fixture(scope="module")
 def killed_runs(tmp_path_factory):
     directory = tmp_path_factory.mktemp("killed")
-    bed_file = Path(__file__).with_name("conftest.py")
-    arguments = [sys.executable, "-W", "ignore", "-c", CHILD, str(bed_file), str(directory), json.dumps(KILLED_AT)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    subprocess.run(arguments, check=True, env=environment)
+    kill_runs(Path(__file__).with_name("conftest.py"), directory, KILLED_AT)
     return directory
 
 

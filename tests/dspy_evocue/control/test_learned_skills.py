@@ -1,13 +1,10 @@
 """The learner finds, tries, fits, confirms and inherits a skill of a controller's graph, as it does an instruction."""
 
 import dataclasses
-import json
-import os
-import subprocess
-import sys
 
 import dspy
 import pytest
+from killed_runs import kill_runs
 
 import dspy_evocue
 from dspy_combee.runtime.budget import Budget
@@ -267,40 +264,15 @@ def test_the_estimate_bounds_what_a_run_takes(learned):
 KILLED_AT = (30, 60, 110, 150)
 """Numbers of model calls: in base runs, early trials, late trials, and the confirmation."""
 
-CHILD = """
-import importlib.util, json, os, signal, sys
 
-spec = importlib.util.spec_from_file_location("learned_skills", sys.argv[1])
-test = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(test)
-calls = 0
-
-def killing(reply, at):
-    def script(prompt, number):
-        global calls
-        calls += 1
-        if calls == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return reply(prompt, number)
-    return script
-
-for at in json.loads(sys.argv[3]):
-    pid = os.fork()
-    if pid == 0:
-        adviser = killing(test.adviser_reply([test.REVISION_SKILL]), at)
-        test.learn(adviser, clerk=killing(test.hasty_clerk_reply, at), log_dir=f"{sys.argv[2]}/{at}")
-        os._exit(0)
-    _, status = os.waitpid(pid, 0)
-    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, (at, status)
-"""
+def run_to_kill(killing, log_dir):
+    learn(killing(adviser_reply([REVISION_SKILL])), clerk=killing(hasty_clerk_reply), log_dir=log_dir)
 
 
 @pytest.fixture(scope="module")
 def killed_runs(tmp_path_factory):
     directory = tmp_path_factory.mktemp("killed")
-    arguments = [sys.executable, "-W", "ignore", "-c", CHILD, __file__, str(directory), json.dumps(KILLED_AT)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    subprocess.run(arguments, check=True, env=environment)
+    kill_runs(__file__, directory, KILLED_AT)
     return directory
 
 
