@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from dspy_combee.aggregation.base import Aggregated, Aggregation
-from dspy_combee.errors import BudgetExhausted, CombeeError, LMUnavailableError, MetricError
+from dspy_combee.aggregation.base import Aggregation
+from dspy_combee.errors import BudgetExhausted
 from dspy_combee.learners.base import PromptLearner, Trajectory
+from dspy_combee.rounds.failure_watch import FailureWatch
 from dspy_combee.rounds.learn_record import RecordWork
 from dspy_combee.rounds.learner_extras import describe_program, dump_program, going_back, load_program
 from dspy_combee.rounds.one_round import (
-    LearnedBatch,
     aggregate_reflections,
     commit,
     learn_batch,
@@ -50,9 +50,6 @@ logger = logging.getLogger(__name__)
 
 OnRound = Callable[[RoundRecord, Sequence[Trajectory]], None]
 """Told of each finished round, with the trajectories that were made in it, in order."""
-
-FAILED_RECORDS = 3
-"""Records in a row that could not be run and scored, with none in between that could, after which a run gives up."""
 
 
 def run_rounds(
@@ -168,15 +165,11 @@ class _Run:
     """Whether an update came after the last validation."""
     stale: int = 0
     """Validations in a row without improvement."""
-    failed_rounds: int = 0
-    failed_records: int = 0
-    """Records in a row that could not be run and scored."""
+    failures: FailureWatch = field(default_factory=FailureWatch)
     best_score: float | None = None
     rounds: list[RoundRecord] = field(default_factory=list)
     validations: list[Validation] = field(default_factory=list)
     policy_state: Any = None
-    last_error: str = ""
-    last_failure: Exception | None = None
 
     def resume(self) -> None:
         """Take up an earlier part of the run, when there is one."""
@@ -188,8 +181,9 @@ class _Run:
         self.validations = [Validation.from_dict(validation) for validation in state["validations"]]
         self.program = load_program(self.learner, self.program, state["program"])
         self.best = load_program(self.learner, self.best, state["best"]) if state["best"] else self.program
-        for name in ("position", "validated_at", "is_changed", "stale", "failed_rounds", "best_score"):
+        for name in ("position", "validated_at", "is_changed", "stale", "best_score"):
             setattr(self, name, state[name])
+        self.failures.failed_rounds = state["failed_rounds"]
         for record in self.rounds:
             self.policy_state = observe_round(self.policy, self.policy_state, record)
         spent = self.meter.spend
@@ -210,7 +204,7 @@ class _Run:
         while True:
             reason = self._reason_to_stop()
             if reason is not None:
-                return reason, self.last_error if reason == "error" else ""
+                return reason, self.failures.last_error if reason == "error" else ""
             wanted = self.policy.pick(self.policy_state)
             size = self._affordable(wanted)
             batch = self.source.take(self.position, size) if size else None
@@ -226,8 +220,7 @@ class _Run:
         return RoundsResult(program, reason, tuple(self.rounds), tuple(self.validations), self.program, error)
 
     def _finish(self, reason: StopReason) -> tuple[StopReason, str]:
-        if self.failed_records and self.failed_records == sum(record.batch_size for record in self.rounds):
-            raise self._outage()
+        self.failures.refuse_a_run_without_one_record(sum(record.batch_size for record in self.rounds))
         if self.valset and self.is_changed and self._may_validate():
             self._validate()
         return ("perfect" if self._is_perfect() else reason), ""
@@ -237,12 +230,7 @@ class _Run:
             return "perfect"
         if self.schedule.patience is not None and self.stale >= self.schedule.patience:
             return "no_improvement"
-        if self.failed_rounds >= self.schedule.max_failed_rounds:
-            logger.error(
-                "Stopped: %d rounds in a row gave no update. Last error: %s", self.failed_rounds, self.last_error
-            )
-            return "error"
-        return None
+        return "error" if self.failures.are_too_many(self.schedule.max_failed_rounds) else None
 
     def _is_perfect(self) -> bool:
         return self.best_score is not None and self.best_score >= self.schedule.perfect_score
@@ -274,7 +262,7 @@ class _Run:
         learned = learn_batch(
             self.work, self.program, batch, round_index=index, files=self.files, executor=self.executor
         )
-        self._give_up_on_outage(learned)
+        self.failures.see_records(learned)
         aggregated = aggregate_reflections(
             self.learner,
             self.program,
@@ -288,7 +276,7 @@ class _Run:
         )
         self.program = commit(self.learner, self.program, aggregated, frozen=self.frozen)
         self.is_changed = self.is_changed or any(item.update is not None for item in aggregated)
-        self._note_failure(learned, aggregated)
+        self.failures.see_round(learned, aggregated)
         # Counted here and not in the workers: the calls that learn from a scored run must not be refused by its count.
         with self.meter.stage("generate"):
             self.meter.count_metric_calls(newly_scored(batch, learned))
@@ -305,32 +293,6 @@ class _Run:
         self._log(record)
         if self.on_round is not None:
             self.on_round(record, learned.trajectories)
-
-    def _give_up_on_outage(self, learned: LearnedBatch) -> None:
-        """Raise when nothing works: going on would spend the whole run on failures and call the result a program."""
-        for record, failure in zip(learned.records, learned.failures, strict=True):
-            is_lost = record.score is None and not record.reflections and bool(record.error)
-            self.failed_records = self.failed_records + 1 if is_lost else 0
-            self.last_error = record.error or self.last_error
-            self.last_failure = failure or self.last_failure
-        if self.failed_records >= FAILED_RECORDS and self.failed_records >= len(learned.records):
-            raise self._outage()
-
-    def _outage(self) -> CombeeError:
-        kind = MetricError if isinstance(self.last_failure, MetricError) else LMUnavailableError
-        error = kind(
-            f"none of the last {self.failed_records} records could be run, scored and reflected on: {self.last_error}"
-        )
-        error.__cause__ = self.last_failure
-        return error
-
-    def _note_failure(self, learned: LearnedBatch, aggregated: Sequence[Aggregated]) -> None:
-        """Count rounds in a row that gave no update because calls failed; one with nothing to learn is no failure."""
-        errors = [record.error for record in learned.records if record.error]
-        errors += [call.error for item in aggregated for call in item.calls if call.error]
-        has_update = any(item.update is not None for item in aggregated)
-        self.failed_rounds = self.failed_rounds + 1 if errors and not has_update else 0
-        self.last_error = errors[-1] if errors else self.last_error
 
     def _is_validation_due(self, batch: Batch) -> bool:
         if not self.valset or not self.is_changed:
@@ -378,7 +340,7 @@ class _Run:
                 "validated_at": self.validated_at,
                 "is_changed": self.is_changed,
                 "stale": self.stale,
-                "failed_rounds": self.failed_rounds,
+                "failed_rounds": self.failures.failed_rounds,
                 "best_score": self.best_score,
                 "spend": self.meter.spend.to_dict(),
             }
