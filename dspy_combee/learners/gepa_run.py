@@ -157,25 +157,6 @@ class GepaRun:
             clock=settings.clock,
         )
         observer.rounds.extend(self._earlier.rounds)
-        proposer = CombeeProposer(
-            base.custom_instruction_proposer,
-            aggregation=settings.aggregation,
-            form=settings.form,
-            max_instruction_chars=settings.max_instruction_chars,
-            executor=settings.executor,
-            seed=settings.seed,
-            plain_up_to=SMALL_BATCH if self._is_plain_gepa(control) else 0,
-            hooks=ProposerHooks(
-                pending=observer.pending,
-                extra_records=observer.crashed_records,
-                on_report=observer.note_report,
-                perfect_score=base.perfect_score if base.skip_perfect_score else None,
-                tool_blocks=find_tool_blocks(self._student),
-                stage=lambda: self._meter.stage(AGGREGATION_STAGE),
-            ),
-        )
-        for component, lessons in self._earlier.lessons.items():
-            proposer.remember_provenance(component, lessons)
         stopping = Stopping(
             observer=observer,
             on_checkpoint=self._before_checkpoint,
@@ -187,7 +168,7 @@ class GepaRun:
         )
         return GepaParts(
             metric=metric,
-            proposer=proposer,
+            proposer=self._proposer(observer, is_plain=self._is_plain_gepa(control)),
             observer=observer,
             stopping=stopping,
             control=control,
@@ -197,6 +178,29 @@ class GepaRun:
             on_selected=self._prepare_feedback,
             draws=self._draws(control),
         )
+
+    def _proposer(self, observer: GepaObserver, *, is_plain: bool) -> CombeeProposer:
+        base, settings = self._base, self._settings
+        proposer = CombeeProposer(
+            base.custom_instruction_proposer,
+            aggregation=settings.aggregation,
+            form=settings.form,
+            max_instruction_chars=settings.max_instruction_chars,
+            executor=settings.executor,
+            seed=settings.seed,
+            plain_up_to=SMALL_BATCH if is_plain else 0,
+            hooks=ProposerHooks(
+                pending=observer.pending,
+                extra_records=observer.crashed_records,
+                on_report=observer.note_report,
+                perfect_score=base.perfect_score if base.skip_perfect_score else None,
+                tool_blocks=find_tool_blocks(self._student),
+                stage=lambda: self._meter.stage(AGGREGATION_STAGE),
+            ),
+        )
+        for component, lessons in self._earlier.lessons.items():
+            proposer.remember_provenance(component, lessons)
+        return proposer
 
     def _is_plain_gepa(self, control: BatchControl) -> bool:
         """Whether GEPA's own sampler and proposer decide, as in a run without Combee."""
