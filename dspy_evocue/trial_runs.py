@@ -10,10 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from dspy_combee.errors import BudgetExhausted, MetricError
+from dspy_combee.runtime.abort import AbortSwitch
 from dspy_combee.runtime.bars import share_progress_bars
 from dspy_combee.runtime.budget import Budget, Meter
 from dspy_combee.runtime.execution.base import Outcome
 from dspy_combee.runtime.execution.threads import ThreadExecutor, default_num_workers
+from dspy_combee.runtime.interrupt import notice_interrupt
 from dspy_evocue.edits import Edit
 from dspy_evocue.environments import Environment, ForkingEnvironment
 from dspy_evocue.episodes import Recording, check_example, plan_runs, record_run
@@ -155,7 +157,7 @@ def record_runs(
             on_record(index, recording)
 
     with _installed(meters):
-        _run_all(run_one, examples, _threads(num_threads, environment), keep, finished)
+        _run_all(run_one, examples, _threads(num_threads, environment), keep, finished, allowance.abort)
     return tuple(finished[index] for index in range(len(examples)))
 
 
@@ -174,8 +176,11 @@ def _run_all(
     num_threads: int,
     keep: Callable[[int, _Value], None],
     finished: dict[int, _Value],
+    abort: AbortSwitch,
 ) -> None:
     """Run a function over items in threads; the first error stops the rest, and what runs by then is still kept.
+
+    The switch is closed on an error or Ctrl-C, before what runs has come to its end.
 
     Raises:
         StoppedByMetricError: In place of a MetricError, with what `finished` holds.
@@ -186,12 +191,14 @@ def _run_all(
         if outcome.error is not None:
             failures.append(outcome.error)
             if len(failures) == 1:
+                abort.close(outcome.error)
                 raise outcome.error
         elif outcome.value is not None:
             keep(outcome.index, outcome.value)
 
     try:
-        ThreadExecutor(num_threads).run(function, items, on_done=done)
+        with notice_interrupt(abort.interrupt):
+            ThreadExecutor(num_threads).run(function, items, on_done=done)
     except MetricError as error:
         raise StoppedByMetricError(error, tuple(finished[index] for index in sorted(finished))) from error
 
@@ -218,6 +225,7 @@ class _MetricAllowance:
     """Sees to it that nothing starts whose scores `max_metric_calls` would not allow; the meters count the scores."""
 
     def __init__(self, meters: tuple[Meter, ...]) -> None:
+        self.abort = AbortSwitch()
         self._meters = meters
         self._in_flight = 0
         self._changed = threading.Condition()
@@ -231,10 +239,12 @@ class _MetricAllowance:
 
         Raises:
             BudgetExhausted: When there are not that many left.
+            Aborted: The run has ended in the meantime: nothing new begins.
         """
         with self._changed:
             while self._is_for_those_in_flight_to_say(most):
                 self._changed.wait()
+            self.abort.refuse_when_closed()
             self._in_flight += most
         try:
             yield
@@ -289,7 +299,7 @@ class _Runner:
                     self.on_record(index, record)
 
             try:
-                _run_all(self._run_one, range(len(self.trials)), num_threads, keep, self.records)
+                _run_all(self._run_one, range(len(self.trials)), num_threads, keep, self.records, self.allowance.abort)
             except KeyboardInterrupt as interrupt:
                 finished = tuple(self.records[index] for index in sorted(self.records))
                 raise TrialsInterrupted(finished) from interrupt

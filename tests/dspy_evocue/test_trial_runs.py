@@ -1,5 +1,7 @@
 """Many trials at once on one program object: in order, within the budget, and nothing lost when it stops."""
 
+import os
+import signal
 import threading
 
 import dspy
@@ -295,6 +297,40 @@ def test_recordings_within_the_budget_are_told_before_it_ends_the_runs(predictor
         )
     assert told == [0, 1]
     assert lm.engine.calls == 2
+
+
+def test_after_an_interrupt_a_trial_that_waited_for_the_budget_does_not_begin(car):
+    agent = dspy.ReAct("question -> answer", tools=[car.drive, car.brake])
+    unreached = InstructionEdit(at=CallSite("tool:brake", "react"), text=LESSON)
+    was_heard, scored = threading.Event(), []
+
+    def interrupted(*_):
+        was_heard.set()
+        raise KeyboardInterrupt
+
+    def metric(gold, pred):
+        scored.append(gold.question)
+        os.kill(os.getpid(), signal.SIGINT)
+        was_heard.wait()
+        return 1.0
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        with dspy.context(lm=driver_lm()), pytest.raises(TrialsInterrupted) as caught:
+            run_trials(
+                agent,
+                [TrialRequest(unreached, row) for row in rows(2)],
+                metric,
+                environment=deepcopy_environment(car),
+                num_threads=2,
+                progress=False,
+                # One trial may take three, and takes one: the other waits to see it.
+                budget=Budget(max_metric_calls=4),
+            )
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert len(scored) == 1
+    assert [record.status for record in caught.value.records] == ["unreached"]
 
 
 def test_a_trial_waits_for_one_in_flight_that_has_counted_a_part_of_its_scores():
