@@ -3,11 +3,13 @@
 Each reflection is a paragraph of feedback with one specific rule inside general advice. Kept is strict: the code of a
 rule and both words of its condition in one sentence or line of the result. The embedded 1.5B model answers, through
 the proposer that `Combee` uses; `--lm` names another one. A run that is stopped goes on where it was when it is started
-again with the same `--out`; `--table` prints what such files hold. With `--judge` the model judges the results too,
-also those that the file has already; its verdicts stand beside the exact count, to see whether it can be trusted.
+again with the same `--out`; `--table` prints what such files hold, and `--summary` only what was kept. With `--judge`
+the model judges the results too, also those that the file has already; its verdicts stand beside the exact count, to
+see whether it can be trusted.
 
     python benchmarks/combee_overload.py --counts 5 10 20 40 80 --seeds 0 1 2 --out overload.jsonl
     python benchmarks/combee_overload.py --table overload.jsonl
+    python benchmarks/combee_overload.py --summary overload.jsonl
 """
 
 from __future__ import annotations
@@ -270,6 +272,30 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def summary(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a markdown table for each form of the records: what each seed kept, by aggregation and N."""
+    parts = []
+    for is_bare, title in ((False, "Paragraphs with one rule each"), (True, "Bare rules")):
+        shown = [row for row in rows if row["bare"] == is_bare]
+        counts = sorted({row["count"] for row in shown})
+        if not shown:
+            continue
+        lines = [f"{title}:", "", "| aggregation | " + " | ".join(f"N = {count}" for count in counts) + " |"]
+        lines.append("| --- |" + " --- |" * len(counts))
+        for variant in variants():
+            kept = [_kept([row for row in shown if (row["variant"], row["count"]) == (variant, n)]) for n in counts]
+            if any(kept):
+                lines.append(f"| {variant} | " + " | ".join(kept) + " |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def _kept(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return what each seed kept, in their order."""
+    ordered = sorted(rows, key=lambda row: row["seed"])
+    return ", ".join("error" if "error" in row else str(row["kept"]) for row in ordered)
+
+
 def _judge_cells(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     found = [row["judge"] for row in rows if "judge" in row]
     total = sum(one["fully"] + one["partly"] + one["missing"] for one in found)
@@ -283,7 +309,7 @@ def _judge_cells(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _table_row(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     done = [row for row in rows if "error" not in row]
-    kept = ", ".join("error" if "error" in row else str(row["kept"]) for row in rows)
+    kept = _kept(rows)
     mean = f" ({statistics.mean(row['kept'] for row in done):.1f})" if len(done) > 1 else ""
     names = ("cited_but_lost", "lines", "calls", "input_tokens", "output_tokens", "seconds")
     means = [f"{statistics.mean(row[name] for row in done):,.0f}" if done else "-" for name in names]
@@ -304,6 +330,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="append a JSON line a cell, and skip the cells that it has")
     parser.add_argument("--retry-errors", action="store_true", help="run the cells again whose row is an error")
     parser.add_argument("--table", type=Path, nargs="+", metavar="FILE", help="print the table of these files")
+    parser.add_argument("--summary", type=Path, nargs="+", metavar="FILE", help="print what each seed kept")
     parser.add_argument("--judge", action="store_true", help="let the model judge every result as well")
     parser.add_argument("--show", action="store_true", help="print every result")
     arguments = parser.parse_args(argv)
@@ -355,6 +382,8 @@ def main() -> None:
     arguments = parse()
     if arguments.table:
         print(table(read_rows(arguments.table)))
+    elif arguments.summary:
+        print(summary(read_rows(arguments.summary)))
     else:
         print(table(run(arguments, model(arguments))))
 

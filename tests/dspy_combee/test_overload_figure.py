@@ -118,3 +118,23 @@ def test_the_table_shows_what_each_seed_kept():
     assert overload.table([*rows, failed]).splitlines()[-1] == (
         "| 9 | paragraph | top_k, rewrite | 2, 3, error of 9 (2.5) | 0 | 1 | 1 | 1,000 | 50 | 2 |"
     )
+
+
+def test_the_summary_has_an_aggregation_a_line_and_a_size_a_column():
+    cells = [(20, "top_k, lessons", 1, 4), (5, "top_k, lessons", 0, 2), (20, "top_k, lessons", 0, 3)]
+    names = ("count", "variant", "seed", "kept")
+    rows = [{**dict(zip(names, cell, strict=True)), "bare": False} for cell in cells]
+    rows.append({"count": 5, "variant": "single pass, lessons", "seed": 0, "bare": True, "error": "gone"})
+    assert overload.summary(rows).splitlines() == [
+        "Paragraphs with one rule each:",
+        "",
+        "| aggregation | N = 5 | N = 20 |",
+        "| --- | --- | --- |",
+        "| top_k, lessons | 2 | 3, 4 |",
+        "",
+        "Bare rules:",
+        "",
+        "| aggregation | N = 5 |",
+        "| --- | --- |",
+        "| single pass, lessons | error |",
+    ]
