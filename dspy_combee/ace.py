@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,7 @@ from dspy_combee.runtime.budget import Budget
 from dspy_combee.runtime.execution.threads import ThreadExecutor, default_num_workers
 from dspy_combee.runtime.retry import RetryPolicy
 from dspy_combee.settings import RunSettings
+from dspy_combee.traces import read_traces
 
 logger = logging.getLogger(__name__)
 
@@ -192,7 +193,7 @@ class ACE(ACELearner, Teleprompter):
         trainset: Sequence[Any] | None = None,
         teacher: Any = None,
         valset: Sequence[Any] | None = None,
-        traces: Iterable[Trajectory] | None = None,
+        traces: Any = None,
     ) -> Any:
         """Return a copy of the student that has learned; with a validation set, the best one on the way.
 
@@ -201,11 +202,12 @@ class ACE(ACELearner, Teleprompter):
             trainset: The examples to learn from.
             teacher: Not used; ACE has no teacher.
             valset: Decides which playbook is the best; None or empty keeps the last one.
-            traces: Recorded trajectories to learn from instead of running the trainset.
+            traces: Recorded trajectories to learn from instead of running the trainset: a path to JSON lines, any
+                iterable of rows, or a `TraceReader`, as `Combee.compile` takes them.
 
         Raises:
             TypeError: An argument is of the wrong type.
-            ValueError: An argument cannot be used, or a model is missing.
+            ValueError: An argument cannot be used, a model is missing, or no trace can be read.
             KeyboardInterrupt: After an interrupt; `last_result.best_program` is the best program so far.
             LMUnavailableError: The model failed on everything.
             MetricError: The metric returned something that is no score.
@@ -224,7 +226,8 @@ class ACE(ACELearner, Teleprompter):
         elif train:
             check_split(train, val)
         log_dir = None if self.log_dir is None else os.fspath(self.log_dir)
-        return self._run(student, Material(train, traces, val), batch_size=self.batch_size, log_dir=log_dir)
+        recorded = None if traces is None else read_traces(traces)
+        return self._run(student, Material(train, recorded, val), batch_size=self.batch_size, log_dir=log_dir)
 
     def adapt(self, program: Any, examples: Sequence[Any], *, window: int = 1) -> AdaptResult:
         """Predict and learn as the examples come: each window is predicted before anything is learned from it.

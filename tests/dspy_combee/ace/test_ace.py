@@ -1,6 +1,7 @@
 """ACE learns from its own runs and from recorded ones, and keeps what is the user's."""
 
 import asyncio
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import dspy
@@ -156,6 +157,15 @@ def test_recorded_traces_need_no_run(world, program):
     better = compiled(world, program, ace(world, batch_size=3), traces=traces)
     assert len(Playbook.from_program(better)) == 8
     assert world.task.calls == 0
+
+
+def test_traces_are_taken_in_every_form_that_combee_takes(world, program, tmp_path):
+    rows = [
+        {"inputs": {"question": f"code of {f}?"}, "feedback": f"The code of {f} is K-17."} for f in ("fig", "apple")
+    ]
+    (tmp_path / "runs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for traces in (tmp_path / "runs.jsonl", rows, iter(rows), TraceReader(rows)):
+        assert len(Playbook.from_program(compiled(world, program, ace(world), traces=traces))) == 2
 
 
 def test_numbers_are_judged_by_the_metric_and_never_evaluated(world, program, say):

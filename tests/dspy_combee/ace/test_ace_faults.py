@@ -142,11 +142,6 @@ def test_a_log_dir_of_another_run_is_refused(world, program, tmp_path):
         compiled(world, program, ace(world, log_dir=tmp_path), trainset=world.examples("fig"))
 
 
-def test_rows_that_are_no_trajectories_are_refused(world, program):
-    with pytest.raises(TypeError, match="read rows by TraceReader"):
-        compiled(world, program, ace(world), traces=[{"inputs": "x"}])
-
-
 def test_an_interrupt_keeps_what_was_learned_and_the_run_goes_on_from_there(world, program, tmp_path):
     usual = world.answer_task
     world.answer_task = lambda prompt: KeyboardInterrupt() if "code of cherry?" in prompt else usual(prompt)
