@@ -20,13 +20,13 @@ from dspy.teleprompt import Teleprompter
 from dspy_combee.aggregation.base import Aggregation
 from dspy_combee.aggregation.single_pass import SinglePass
 from dspy_combee.batch_size import BatchSizeController
+from dspy_combee.clusters import Embedder
 from dspy_combee.examples import check_examples, check_program, check_split
 from dspy_combee.learners.ace import ACELearner, ACESettings, Scope
 from dspy_combee.learners.base import Trajectory
 from dspy_combee.learners.rounds_run import Material, RoundsRun
 from dspy_combee.metrics import MetricCall
 from dspy_combee.playbook import Playbook, approximate_tokens
-from dspy_combee.playbook.deduplicate import Embed
 from dspy_combee.playbook.limit import CountTokens
 from dspy_combee.report.result import CombeeResult
 from dspy_combee.rounds import RoundSchedule, RoundsPlan, Validation, validate
@@ -124,7 +124,7 @@ class ACE(ACELearner, Teleprompter):
         failure_score: float = 0.0,
         aggregation: Aggregation | None = None,
         count_tokens: CountTokens = approximate_tokens,
-        embedder: Embed | None = None,
+        embedder: Embedder | None = None,
         max_reflection_chars: int = 20_000,
         budget: Budget | None = None,
         retry: RetryPolicy | None = None,

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import dspy
 
+from dspy_combee.clusters import Embedder
 from dspy_combee.learners.ace_curate import PlaybookCurate, ask, votes_in
 from dspy_combee.learners.ace_signatures import KeyInsights, Reflect, ReflectWithoutLabels
 from dspy_combee.learners.base import Reflection, Trajectory, Update
@@ -22,7 +23,6 @@ from dspy_combee.learners.playbook_update import PlaybookUpdate, join_updates
 from dspy_combee.learners.run_program import run_program
 from dspy_combee.metrics import MetricCall
 from dspy_combee.playbook import Playbook, approximate_tokens, playbook_of, set_playbook
-from dspy_combee.playbook.deduplicate import Embed
 from dspy_combee.playbook.limit import CountTokens
 from dspy_combee.playbook.text import split_instructions
 from dspy_combee.program_state import state_of, with_state
@@ -45,7 +45,7 @@ class ACESettings:
     reflection_rounds: int = 1
     max_playbook_tokens: int = 8_000
     count_tokens: CountTokens = approximate_tokens
-    embed: Embed | None = None
+    embed: Embedder | None = None
     scope: Scope = "predictor"
     use_labels: bool = True
     frozen: tuple[str, ...] = field(default=())

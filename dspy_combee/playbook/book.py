@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from dspy_combee.clusters import Embedder
 from dspy_combee.playbook.apply import apply_operations
-from dspy_combee.playbook.deduplicate import Embed, deduplicate
+from dspy_combee.playbook.deduplicate import deduplicate
 from dspy_combee.playbook.entries import Operation, PlaybookEntry, Refused, normal_section
 from dspy_combee.playbook.limit import CountTokens, Limited, approximate_tokens, within_limit
 from dspy_combee.playbook.text import join_instructions, parse_playbook, render_block, split_instructions
@@ -67,7 +68,9 @@ class Playbook:
             refused=applied.refused,
         )
 
-    def deduplicated(self, *, likeness: float = 0.85, embed: Embed | None = None, nearness: float = 0.95) -> Playbook:
+    def deduplicated(
+        self, *, likeness: float = 0.85, embed: Embedder | None = None, nearness: float = 0.95
+    ) -> Playbook:
         """Return the playbook with entries that say the same folded into the oldest of them."""
         return replace(self, entries=deduplicate(self.entries, likeness=likeness, embed=embed, nearness=nearness))
 
