@@ -73,7 +73,7 @@ class ACELearner:
         """Say what one run teaches: one reflection a predictor that an insight or a vote is about.
 
         Raises:
-            ReflectionError: The reply was cut off.
+            ReflectionError: The reply was cut off, or cannot be parsed.
         """
         books = self.playbooks(program)
         if not books:

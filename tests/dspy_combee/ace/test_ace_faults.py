@@ -46,6 +46,24 @@ def test_a_record_that_crashes_is_reflected_on_with_its_error(world, program):
     assert [("Say what one run" in prompt) for prompt in crashed] == [True]
 
 
+@pytest.mark.parametrize("votes", [{}, {"votes": "There are none to vote on."}])
+def test_votes_that_cannot_be_read_do_not_cost_the_insight(world, program, say, votes):
+    parts = {"what_went_wrong": "x", "cause": "x", "correct_approach": "x", "key_insight": "Look closer."}
+    world.reflect = lambda prompt: say(**parts, **votes)
+    book = Playbook.from_program(compiled(world, program, ace(world), trainset=world.examples("apple")))
+    assert [entry.text for entry in book.entries] == ["Look closer."]
+
+
+def test_a_reply_that_cannot_be_parsed_is_asked_for_again(world, program):
+    def first_in_prose(usual):
+        left = ["I am sorry."] * 2  # DSPy itself asks a second time, for JSON
+        return lambda prompt: left.pop() if left else usual(prompt)
+
+    world.reflect, world.curate = first_in_prose(world.reflect), first_in_prose(world.curate)
+    book = Playbook.from_program(compiled(world, program, ace(world), trainset=world.examples("apple")))
+    assert [entry.text for entry in book.entries] == ["The code of apple is K-17."]
+
+
 def test_an_outage_is_an_error_and_no_quiet_seed(world, program):
     world.answer_task = lambda prompt: ConnectionError("provider is down")
     with pytest.raises(LMUnavailableError, match="provider is down"):
