@@ -80,7 +80,9 @@ class ACELearner:
             return ()
         names = names_of_components(program)
         ran = [name for name in components_that_ran(trajectory, names) if name in books]
-        concerned = [""] if self._settings.scope == "program" else (ran or list(books))
+        # The predictor whose call failed is not in the trace.
+        known = ran if trajectory.error is None else []
+        concerned = [""] if self._settings.scope == "program" else (known or list(books))
         with self._reflection_model():
             reply = self._ask_reflector(program, trajectory, concerned, books, names)
         return reflections_from(reply, trajectory, concerned, use_labels=self._settings.use_labels)

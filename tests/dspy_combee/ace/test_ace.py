@@ -108,6 +108,25 @@ def test_each_predictor_has_its_own_playbook_and_a_frozen_one_none(world, say):
     assert Playbook.from_program(shared, "first") == Playbook.from_program(shared, "second")
 
 
+def test_a_crash_of_a_later_predictor_is_not_blamed_on_those_that_ran(world, say):
+    class Two(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = dspy.Predict("question -> hint")
+            self.second = dspy.Predict("hint -> answer")
+
+        def forward(self, question):
+            return self.second(hint=self.first(question=question).hint)
+
+    world.answer_task = lambda prompt: "no field" if "`answer`" in prompt else say(hint="h")
+    insights = '[{"component": "second", "insight": "Name the field."}]'
+    parts = {"what_went_wrong": "x", "cause": "x", "correct_approach": "x", "votes": "[]"}
+    world.reflect = lambda prompt: say(key_insight="Name the field.", key_insights=insights, **parts)
+    better = compiled(world, Two(), ace(world), trainset=world.examples("apple"))
+    assert len(Playbook.from_program(better, "first")) == 0
+    assert [entry.text for entry in Playbook.from_program(better, "second").entries] == ["Name the field."]
+
+
 def test_without_labels_nothing_about_correctness_is_shown(world, program, say):
     world.reflect = lambda prompt: say(
         what_went_wrong="x", cause="x", correct_approach="x", key_insight="Look closer.", votes="[]"
