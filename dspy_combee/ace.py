@@ -46,7 +46,10 @@ class AdaptResult:
     program: Any
     """The program after the last window."""
     trajectories: tuple[Trajectory, ...]
-    """One an example, in order: the prediction made before anything was learned from its window, and its score."""
+    """One an example, in order: the prediction made before anything was learned from its window, and its score.
+
+    One that the model or the metric failed on has its `error` alone; those that a budget did not reach are left out.
+    """
     result: CombeeResult
 
     @property
@@ -236,7 +239,11 @@ class ACE(ACELearner, Teleprompter):
             program: Where to start; not changed.
             examples: In the order in which they come; scored by the metric when there is one.
             window: How many examples are predicted with one playbook.
+
+        Raises:
+            ValueError: An argument cannot be used.
         """
+        _check_counts(window=window)
         material = Material(tuple(check_examples(examples, "examples")), in_order=True)
         seen: list[Trajectory] = []
         adapted = self._run(program, material, batch_size=window, log_dir=None, on_trajectories=seen.extend)

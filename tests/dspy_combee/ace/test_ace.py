@@ -5,6 +5,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import dspy
+import pytest
 from fruit_runs import ace, compiled
 
 from dspy_combee.ace import ACE
@@ -160,6 +161,17 @@ def test_online_predicts_before_it_learns(world, program):
     assert [t.score for t in adapted.trajectories] == [0.0, 1.0, 0.0, 1.0]
     assert adapted.score == 0.5
     assert len(Playbook.from_program(adapted.program)) == 2
+
+
+def test_online_gives_one_trajectory_an_example_also_where_the_model_fails(world, program):
+    usual = world.answer_task
+    world.answer_task = lambda prompt: RuntimeError("overloaded") if "code of fig?" in prompt else usual(prompt)
+    with dspy.context(lm=world.task_lm):
+        adapted = ace(world).adapt(program, world.examples("apple", "fig", "apple"))
+    assert [trajectory.score for trajectory in adapted.trajectories] == [0.0, None, 1.0]
+    assert "overloaded" in adapted.trajectories[1].error
+    with pytest.raises(ValueError, match="window must be an int of at least 1, got 0"):
+        ace(world).adapt(program, world.examples("apple"), window=0)
 
 
 def test_evaluate_learns_nothing(world, program):
