@@ -98,7 +98,7 @@ class ACE(ACELearner, Teleprompter):
         track_stats: Whether the program gets `detailed_results`.
 
     Raises:
-        TypeError: The metric cannot be called as a metric.
+        TypeError: The metric cannot be called as a metric, or an argument is of the wrong type.
         ValueError: An argument is out of range.
 
     Example:
@@ -147,6 +147,16 @@ class ACE(ACELearner, Teleprompter):
             max_reflection_chars=max_reflection_chars,
             num_threads=1 if num_threads is None else num_threads,
         )
+        _check_types(
+            playbook=(playbook, Playbook | Mapping, "a Playbook or a mapping of them by predictor name"),
+            aggregation=(aggregation, Aggregation, 'an object; Combee(ACE(...), aggregation="scan") takes names'),
+            count_tokens=(count_tokens, Callable, "a function from a text to a count"),
+            embedder=(embedder, Callable, "a function from texts to vectors"),
+            budget=(budget, Budget, "a Budget"),
+            retry=(retry, RetryPolicy, "a RetryPolicy"),
+        )
+        for book in playbook.values() if isinstance(playbook, Mapping) else ():
+            _check_types(playbook=(book, Playbook, "a Playbook or a mapping of them by predictor name"))
         if scope not in ("predictor", "program"):
             raise ValueError(f'scope must be "predictor" or "program", got {scope!r}')
         if isinstance(frozen, str):
@@ -346,3 +356,10 @@ def _check_counts(**counts: int) -> None:
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be an int of at least 1, got {value!r}")
+
+
+def _check_types(**arguments: tuple[Any, Any, str]) -> None:
+    """Refuse an argument that is there and of another type; each is given as value, type and what it must be."""
+    for name, (value, wanted, words) in arguments.items():
+        if value is not None and not isinstance(value, wanted):
+            raise TypeError(f"{name} must be {words}, got {type(value).__name__}")

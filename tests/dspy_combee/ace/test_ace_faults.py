@@ -110,6 +110,23 @@ def test_wrong_arguments_are_named_before_any_call(world, kwargs, message):
         ace(world, **kwargs)
 
 
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"aggregation": "scan"}, r"aggregation must be an object; Combee\(ACE\(\.\.\.\), aggregation=.* got str"),
+        ({"playbook": "Be brief."}, "playbook must be a Playbook or a mapping .* got str"),
+        ({"playbook": {"self": "Be brief."}}, "playbook must be a Playbook or a mapping .* got str"),
+        ({"embedder": [[1.0]]}, "embedder must be a function from texts to vectors, got list"),
+        ({"count_tokens": 4}, "count_tokens must be a function .* got int"),
+        ({"budget": 50}, "budget must be a Budget, got int"),
+        ({"retry": 3}, "retry must be a RetryPolicy, got int"),
+    ],
+)
+def test_arguments_of_another_type_are_named_before_any_call(world, kwargs, message):
+    with pytest.raises(TypeError, match=message):
+        ace(world, **kwargs)
+
+
 def test_wrong_data_is_named_before_any_call(world, program):
     rows = [dspy.Example(question="code of fig?", answer="x")]
     with pytest.raises(ValueError, match="with_inputs"):
