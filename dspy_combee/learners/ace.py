@@ -122,12 +122,15 @@ class ACELearner:
         book = book.apply([*update.operations, *update.votes]).deduplicated(embed=settings.embed)
         limited = book.limited(settings.max_playbook_tokens, count_tokens=settings.count_tokens)
         if limited.dropped:
-            logger.info(
-                "The playbook of %s would exceed max_playbook_tokens=%d: %d entries were dropped, %s",
+            # An empty playbook is no choice of lessons: the limit is too small for any.
+            logger.log(
+                logging.INFO if limited.kept else logging.WARNING,
+                "The playbook of %s would exceed max_playbook_tokens=%d: %d entries were dropped, %s; %d are left",
                 update.component or "the program",
                 settings.max_playbook_tokens,
                 len(limited.dropped),
                 ", ".join(f"{entry.id} ({entry.text:.40})" for entry in limited.dropped),
+                len(limited.kept),
             )
         self.write(changed, {update.component: book.keeping(limited.kept)})
         return changed

@@ -55,6 +55,15 @@ def test_the_token_limit_is_enforced_with_whole_entries(world, program):
     assert book.next_number == 9
 
 
+def test_a_limit_that_leaves_no_entry_is_said_aloud(world, program, caplog):
+    book = Playbook.from_program(
+        compiled(world, program, ace(world, max_playbook_tokens=5), trainset=world.examples("apple"))
+    )
+    assert (len(book), book.next_number) == (0, 2)
+    (warning,) = [record for record in caplog.records if "max_playbook_tokens=5" in record.message]
+    assert (warning.levelname, warning.message[-10:]) == ("WARNING", "0 are left")
+
+
 def test_an_own_playbook_is_where_it_starts(world, program):
     start = Playbook().apply([AddEntry("The code of apple is K-17.", "Codes")])
     optimizer = ace(world, playbook=start)
