@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,13 +20,13 @@ from dspy.teleprompt import Teleprompter
 from dspy_combee.aggregation.base import Aggregation
 from dspy_combee.aggregation.single_pass import SinglePass
 from dspy_combee.batch_size import BatchSizeController
+from dspy_combee.clusters import Embedder
 from dspy_combee.examples import check_examples, check_program, check_split
 from dspy_combee.learners.ace import ACELearner, ACESettings, Scope
 from dspy_combee.learners.base import Trajectory
 from dspy_combee.learners.rounds_run import Material, RoundsRun
 from dspy_combee.metrics import MetricCall
 from dspy_combee.playbook import Playbook, approximate_tokens
-from dspy_combee.playbook.deduplicate import Embed
 from dspy_combee.playbook.limit import CountTokens
 from dspy_combee.report.result import CombeeResult
 from dspy_combee.rounds import RoundSchedule, RoundsPlan, Validation, validate
@@ -34,6 +34,7 @@ from dspy_combee.runtime.budget import Budget
 from dspy_combee.runtime.execution.threads import ThreadExecutor, default_num_workers
 from dspy_combee.runtime.retry import RetryPolicy
 from dspy_combee.settings import RunSettings
+from dspy_combee.traces import read_traces
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,10 @@ class AdaptResult:
     program: Any
     """The program after the last window."""
     trajectories: tuple[Trajectory, ...]
-    """One an example, in order: the prediction made before anything was learned from its window, and its score."""
+    """One an example, in order: the prediction made before anything was learned from its window, and its score.
+
+    One that the model or the metric failed on has its `error` alone; those that a budget did not reach are left out.
+    """
     result: CombeeResult
 
     @property
@@ -94,7 +98,7 @@ class ACE(ACELearner, Teleprompter):
         track_stats: Whether the program gets `detailed_results`.
 
     Raises:
-        TypeError: The metric cannot be called as a metric.
+        TypeError: The metric cannot be called as a metric, or an argument is of the wrong type.
         ValueError: An argument is out of range.
 
     Example:
@@ -123,7 +127,7 @@ class ACE(ACELearner, Teleprompter):
         failure_score: float = 0.0,
         aggregation: Aggregation | None = None,
         count_tokens: CountTokens = approximate_tokens,
-        embedder: Embed | None = None,
+        embedder: Embedder | None = None,
         max_reflection_chars: int = 20_000,
         budget: Budget | None = None,
         retry: RetryPolicy | None = None,
@@ -143,6 +147,16 @@ class ACE(ACELearner, Teleprompter):
             max_reflection_chars=max_reflection_chars,
             num_threads=1 if num_threads is None else num_threads,
         )
+        _check_types(
+            playbook=(playbook, Playbook | Mapping, "a Playbook or a mapping of them by predictor name"),
+            aggregation=(aggregation, Aggregation, 'an object; Combee(ACE(...), aggregation="scan") takes names'),
+            count_tokens=(count_tokens, Callable, "a function from a text to a count"),
+            embedder=(embedder, Callable, "a function from texts to vectors"),
+            budget=(budget, Budget, "a Budget"),
+            retry=(retry, RetryPolicy, "a RetryPolicy"),
+        )
+        for book in playbook.values() if isinstance(playbook, Mapping) else ():
+            _check_types(playbook=(book, Playbook, "a Playbook or a mapping of them by predictor name"))
         if scope not in ("predictor", "program"):
             raise ValueError(f'scope must be "predictor" or "program", got {scope!r}')
         if isinstance(frozen, str):
@@ -192,7 +206,7 @@ class ACE(ACELearner, Teleprompter):
         trainset: Sequence[Any] | None = None,
         teacher: Any = None,
         valset: Sequence[Any] | None = None,
-        traces: Iterable[Trajectory] | None = None,
+        traces: Any = None,
     ) -> Any:
         """Return a copy of the student that has learned; with a validation set, the best one on the way.
 
@@ -201,11 +215,12 @@ class ACE(ACELearner, Teleprompter):
             trainset: The examples to learn from.
             teacher: Not used; ACE has no teacher.
             valset: Decides which playbook is the best; None or empty keeps the last one.
-            traces: Recorded trajectories to learn from instead of running the trainset.
+            traces: Recorded trajectories to learn from instead of running the trainset: a path to JSON lines, any
+                iterable of rows, or a `TraceReader`, as `Combee.compile` takes them.
 
         Raises:
             TypeError: An argument is of the wrong type.
-            ValueError: An argument cannot be used, or a model is missing.
+            ValueError: An argument cannot be used, a model is missing, or no trace can be read.
             KeyboardInterrupt: After an interrupt; `last_result.best_program` is the best program so far.
             LMUnavailableError: The model failed on everything.
             MetricError: The metric returned something that is no score.
@@ -224,7 +239,8 @@ class ACE(ACELearner, Teleprompter):
         elif train:
             check_split(train, val)
         log_dir = None if self.log_dir is None else os.fspath(self.log_dir)
-        return self._run(student, Material(train, traces, val), batch_size=self.batch_size, log_dir=log_dir)
+        recorded = None if traces is None else read_traces(traces)
+        return self._run(student, Material(train, recorded, val), batch_size=self.batch_size, log_dir=log_dir)
 
     def adapt(self, program: Any, examples: Sequence[Any], *, window: int = 1) -> AdaptResult:
         """Predict and learn as the examples come: each window is predicted before anything is learned from it.
@@ -233,7 +249,11 @@ class ACE(ACELearner, Teleprompter):
             program: Where to start; not changed.
             examples: In the order in which they come; scored by the metric when there is one.
             window: How many examples are predicted with one playbook.
+
+        Raises:
+            ValueError: An argument cannot be used.
         """
+        _check_counts(window=window)
         material = Material(tuple(check_examples(examples, "examples")), in_order=True)
         seen: list[Trajectory] = []
         adapted = self._run(program, material, batch_size=window, log_dir=None, on_trajectories=seen.extend)
@@ -336,3 +356,10 @@ def _check_counts(**counts: int) -> None:
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be an int of at least 1, got {value!r}")
+
+
+def _check_types(**arguments: tuple[Any, Any, str]) -> None:
+    """Refuse an argument that is there and of another type; each is given as value, type and what it must be."""
+    for name, (value, wanted, words) in arguments.items():
+        if value is not None and not isinstance(value, wanted):
+            raise TypeError(f"{name} must be {words}, got {type(value).__name__}")

@@ -17,6 +17,29 @@ DIMENSIONS = 2_048
 MAX_ITERATIONS = 25
 
 
+def embed_texts(texts: Sequence[str], embedder: Embedder | None) -> Any:
+    """Return an array with one row of numbers a text: by the user's embedder, by TF-IDF for None.
+
+    Raises:
+        ValueError: The embedder returned something else.
+        Exception: What the embedder raised.
+    """
+    import numpy as np
+
+    if embedder is None:
+        return tfidf_vectors(texts)
+    returned = embedder(list(texts))
+    try:
+        vectors = np.asarray(returned, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"embedder must return one vector a text, all of one length: {error}") from error
+    if vectors.ndim != 2 or len(vectors) != len(texts):
+        raise ValueError(f"embedder must return one vector a text, got shape {vectors.shape} for {len(texts)} texts")
+    if not np.isfinite(vectors).all():
+        raise ValueError("embedder must return finite numbers, got some that are not")
+    return vectors
+
+
 def tfidf_vectors(texts: Sequence[str]) -> Any:
     """Return one vector of unit length a text: word weights by TF-IDF, words hashed into a fixed number of columns.
 

@@ -231,16 +231,15 @@ class Combee(Teleprompter):
 
             return GepaRun(self.base, settings, student, train, val)
         from dspy_combee.learners.rounds_run import Material, RoundsRun
-        from dspy_combee.traces import TraceReader
+        from dspy_combee.traces import read_traces
 
         learner = self.base
         if is_gepa:
             from dspy_combee.learners.gepa_traces import GepaTraceLearner
 
             learner = GepaTraceLearner(self.base, student, settings)
-        if traces is not None and not isinstance(traces, TraceReader):
-            traces = TraceReader(traces)
-        return RoundsRun(learner, settings, student, Material(tuple(train), traces, tuple(val or ())))
+        recorded = None if traces is None else read_traces(traces)
+        return RoundsRun(learner, settings, student, Material(tuple(train), recorded, tuple(val or ())))
 
     def _checked(
         self,

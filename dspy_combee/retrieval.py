@@ -11,7 +11,7 @@ from typing import Any
 
 import dspy
 
-from dspy_combee.clusters import Embedder, tfidf_vectors
+from dspy_combee.clusters import Embedder, embed_texts
 from dspy_combee.playbook import Playbook, PlaybookEntry
 from dspy_combee.playbook.text import join_instructions, split_instructions
 from dspy_combee.records import render_value
@@ -75,13 +75,17 @@ def with_retrieval(program: Any, *, top: int = 20, embedder: Embedder | None = N
 def fitting_entries(
     entries: Sequence[PlaybookEntry], inputs: Mapping[str, Any], *, top: int, embedder: Embedder | None = None
 ) -> tuple[PlaybookEntry, ...]:
-    """Return the `top` entries nearest to the inputs; of equally near ones those with the better votes."""
+    """Return the `top` entries nearest to the inputs; of equally near ones those with the better votes.
+
+    Raises:
+        ValueError: The embedder did not return one vector of numbers a text.
+    """
     if len(entries) <= top:
         return tuple(entries)
     import numpy as np
 
     texts = [" ".join(render_value(value) for value in inputs.values()), *(entry.text for entry in entries)]
-    vectors = np.asarray(tfidf_vectors(texts) if embedder is None else embedder(texts), dtype=float)
+    vectors = embed_texts(texts, embedder)
     lengths = np.linalg.norm(vectors, axis=1)
     nearness = vectors[1:] @ vectors[0] / np.where(lengths[1:] * lengths[0] == 0, 1, lengths[1:] * lengths[0])
     order = sorted(

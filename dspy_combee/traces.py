@@ -71,12 +71,18 @@ class TraceReader:
             mapping: Where the parts are in rows that are mappings.
 
         Raises:
-            TypeError: The source is neither a path nor an iterable.
+            TypeError: The source is neither a path nor an iterable of rows, or it is a mapping: one row alone, or a
+                data set with all of its splits.
             FileNotFoundError: There is no such file.
         """
         if isinstance(source, (str, os.PathLike)):
-            if not os.path.exists(source):
+            if not os.path.exists(source) or os.path.isdir(source):
                 raise FileNotFoundError(f"traces must be a file of JSON lines or an iterable of rows, no file {source}")
+        elif isinstance(source, Mapping):
+            keys = ", ".join(map(str, source))
+            raise TypeError(
+                f"traces must be an iterable of rows or one split of a data set, got a mapping of {keys:.200}"
+            )
         elif not isinstance(source, Iterable):
             raise TypeError(f"traces must be a path or an iterable of rows, got {type(source).__name__}")
         self._source = source
@@ -97,28 +103,33 @@ class TraceReader:
     def __iter__(self) -> Iterator[Trajectory]:
         """Yield a trajectory a readable row, in order; its record id names the row ("t17" is row 16)."""
         self._skipped, self._skipped_count = [], 0
-        for row, value in enumerate(self._rows()):
+        for row, value in self._rows():
             try:
-                yield self._read(row, value)
-            except (ValueError, TypeError, KeyError, LookupError, AttributeError) as error:
+                trajectory = self._read(row, value)
+            except Exception as error:  # noqa: BLE001 - a row that cannot be read is reported, whatever its mapping raises
                 self._skip(row, f"{type(error).__name__}: {error}")
+            else:
+                yield trajectory
 
-    def _rows(self) -> Iterator[Any]:
+    def _rows(self) -> Iterator[tuple[int, Any]]:
         if not isinstance(self._source, (str, os.PathLike)):
-            yield from self._source
+            yield from enumerate(self._source)
             return
-        with open(self._source, encoding="utf-8", errors="replace") as file:
-            yield from (_Line(line) for line in file if line.strip())
+        with open(self._source, encoding="utf-8-sig", errors="replace") as file:
+            yield from ((row, _Line(line)) for row, line in enumerate(file) if line.strip())
 
     def _read(self, row: int, value: Any) -> Trajectory:
         if isinstance(value, _Line):
             value = json.loads(value.text)
         record_id = f"t{row + 1}"
-        if isinstance(value, Trajectory):
-            return replace(value, record_id=record_id)
         if isinstance(value, Mapping):
             return self._from_mapping(record_id, value)
-        return _from_dspy(record_id, value)
+        trajectory = (
+            replace(value, record_id=record_id) if isinstance(value, Trajectory) else _from_dspy(record_id, value)
+        )
+        if isinstance(trajectory.example, dspy.Example):
+            trajectory.example.inputs()  # raises where nothing says which fields are inputs and which are labels
+        return trajectory
 
     def _from_mapping(self, record_id: str, row: Mapping[str, Any]) -> Trajectory:
         where = self._mapping
@@ -133,8 +144,8 @@ class TraceReader:
         feedback = _part(row, where.feedback)
         return Trajectory(
             record_id=record_id,
-            example=dspy.Example(**{**labels, **inputs}).with_inputs(*inputs),
-            prediction=dspy.Prediction(**output) if output else None,
+            example=dspy.Example({**labels, **inputs}).with_inputs(*inputs),
+            prediction=dspy.Prediction(output) if output else None,
             score=_as_score(_part(row, where.score)),
             feedback="" if feedback is None else str(feedback),
             trace=tuple(_as_step(number, step) for number, step in enumerate(steps or (), start=1)),
@@ -145,6 +156,11 @@ class TraceReader:
         if len(self._skipped) < MAX_REPORTS:
             self._skipped.append(SkippedTrace(row, reason))
             logger.warning("Trace %d is skipped: %.300s", row, reason)
+
+
+def read_traces(traces: Any) -> TraceReader:
+    """Return a reader of whatever a user gives as traces; a reader as it is."""
+    return traces if isinstance(traces, TraceReader) else TraceReader(traces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +218,13 @@ def _as_step(number: int, step: Any) -> tuple[str, Mapping[str, Any], Mapping[st
     if isinstance(step, (list, tuple)) and len(step) == 3:
         name, inputs, outputs = step
         is_named = isinstance(name, str) or not hasattr(name, "signature")
-        fields = outputs.items() if hasattr(outputs, "items") else {"output": outputs}.items()
-        return (str(name) if is_named else name), dict(inputs), dict(fields)
+        given, made = _named(inputs, "input"), _named(outputs, "output")
+        return (str(name) if is_named else name), given, made
     return str(number), {}, {"text": str(step)}
+
+
+def _named(value: Any, name: str) -> dict[str, Any]:
+    return dict(value.items()) if hasattr(value, "items") else {name: value}
 
 
 def _from_dspy(record_id: str, row: Any) -> Trajectory:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from dspy_combee.aggregation.base import Aggregated, AggregationJob
 from dspy_combee.aggregation.summarize import update_wave
 from dspy_combee.aggregation.waves import CallRunner
-from dspy_combee.clusters import Embedder, representatives, tfidf_vectors
+from dspy_combee.clusters import Embedder, embed_texts, representatives
 from dspy_combee.learners.base import Reflection
 from dspy_combee.runtime.execution.base import Executor
 
@@ -58,8 +58,6 @@ class TopK:
         if not reflections:
             return []
         texts = [reflection.text for reflection in reflections]
-        vectors = tfidf_vectors(texts) if self.embedder is None else self.embedder(texts)
-        if len(vectors) != len(texts):
-            raise ValueError(f"embedder must return one vector a text, got {len(vectors)} for {len(texts)}")
+        vectors = embed_texts(texts, self.embedder)
         count = self.clusters or math.isqrt(len(texts))
         return [reflections[position] for position in representatives(vectors, count, rng)]

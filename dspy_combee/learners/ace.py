@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import dspy
 
+from dspy_combee.clusters import Embedder
 from dspy_combee.learners.ace_curate import PlaybookCurate, ask, votes_in
 from dspy_combee.learners.ace_signatures import KeyInsights, Reflect, ReflectWithoutLabels
 from dspy_combee.learners.base import Reflection, Trajectory, Update
@@ -22,7 +23,6 @@ from dspy_combee.learners.playbook_update import PlaybookUpdate, join_updates
 from dspy_combee.learners.run_program import run_program
 from dspy_combee.metrics import MetricCall
 from dspy_combee.playbook import Playbook, approximate_tokens, playbook_of, set_playbook
-from dspy_combee.playbook.deduplicate import Embed
 from dspy_combee.playbook.limit import CountTokens
 from dspy_combee.playbook.text import split_instructions
 from dspy_combee.program_state import state_of, with_state
@@ -45,7 +45,7 @@ class ACESettings:
     reflection_rounds: int = 1
     max_playbook_tokens: int = 8_000
     count_tokens: CountTokens = approximate_tokens
-    embed: Embed | None = None
+    embed: Embedder | None = None
     scope: Scope = "predictor"
     use_labels: bool = True
     frozen: tuple[str, ...] = field(default=())
@@ -73,14 +73,16 @@ class ACELearner:
         """Say what one run teaches: one reflection a predictor that an insight or a vote is about.
 
         Raises:
-            ReflectionError: The reply was cut off.
+            ReflectionError: The reply was cut off, or cannot be parsed.
         """
         books = self.playbooks(program)
         if not books:
             return ()
         names = names_of_components(program)
         ran = [name for name in components_that_ran(trajectory, names) if name in books]
-        concerned = [""] if self._settings.scope == "program" else (ran or list(books))
+        # The predictor whose call failed is not in the trace.
+        known = ran if trajectory.error is None else []
+        concerned = [""] if self._settings.scope == "program" else (known or list(books))
         with self._reflection_model():
             reply = self._ask_reflector(program, trajectory, concerned, books, names)
         return reflections_from(reply, trajectory, concerned, use_labels=self._settings.use_labels)
@@ -120,12 +122,15 @@ class ACELearner:
         book = book.apply([*update.operations, *update.votes]).deduplicated(embed=settings.embed)
         limited = book.limited(settings.max_playbook_tokens, count_tokens=settings.count_tokens)
         if limited.dropped:
-            logger.info(
-                "The playbook of %s would exceed max_playbook_tokens=%d: %d entries were dropped, %s",
+            # An empty playbook is no choice of lessons: the limit is too small for any.
+            logger.log(
+                logging.INFO if limited.kept else logging.WARNING,
+                "The playbook of %s would exceed max_playbook_tokens=%d: %d entries were dropped, %s; %d are left",
                 update.component or "the program",
                 settings.max_playbook_tokens,
                 len(limited.dropped),
                 ", ".join(f"{entry.id} ({entry.text:.40})" for entry in limited.dropped),
+                len(limited.kept),
             )
         self.write(changed, {update.component: book.keeping(limited.kept)})
         return changed

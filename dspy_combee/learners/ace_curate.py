@@ -34,11 +34,14 @@ from dspy_combee.playbook import (
 from dspy_combee.playbook.entries import DEFAULT_SECTION, joined_ids
 from dspy_combee.replies import refuse_cut_reply, usable_text
 from dspy_combee.specifics import contains_rule, lost_specifics, polarity_words, specific_tokens
+from dspy_combee.truncation import cut_middle
 
 logger = logging.getLogger(__name__)
 
 MAX_ENTRY_CHARS = 2_000
 """A longer text is not one lesson; it is left out, never cut."""
+MAX_ERROR_CHARS = 1_000
+"""The most of a reply that cannot be parsed that its error quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,8 @@ class PlaybookCurate:
         """Make one call; none when there is nothing that a call could decide.
 
         Raises:
-            ReflectionError: The reply is cut off.
-            Exception: What DSPy raises for a reply that cannot be parsed, or the model for itself.
+            ReflectionError: The reply is cut off, or cannot be parsed.
+            Exception: What the model raises for itself.
         """
         if all(isinstance(reflection.update, PlaybookUpdate) for reflection in reflections):
             return self._merge(join_updates(reflection.update for reflection in reflections))
@@ -151,12 +154,17 @@ def ask(signature: type[dspy.Signature], *, check: Callable[[Any], None] = refus
     """Make one call to `dspy.settings.lm` and return its prediction, unless the reply was cut off.
 
     Raises:
-        ReflectionError: The model stopped at its token limit.
+        ReflectionError: The model stopped at its token limit, or its reply cannot be parsed.
     """
+    from dspy.utils.exceptions import AdapterParseError
+
     # A predictor of its own for each call: its history holds this call alone, whatever other threads do.
     predict = dspy.Predict(signature)
-    with dspy.context(trace=None):
-        reply = predict(**inputs)
+    try:
+        with dspy.context(trace=None):
+            reply = predict(**inputs)
+    except AdapterParseError as error:
+        raise ReflectionError(f"the reply cannot be parsed: {cut_middle(str(error), MAX_ERROR_CHARS)}") from error
     check(predict.history[-1] if predict.history else None)
     return reply
 

@@ -1,7 +1,8 @@
 """What the reflector and the curator of ACE are asked, and how their typed replies are read.
 
 Lists of items are read leniently: one that makes no sense is dropped and the rest is kept. A reply that is no list
-at all is an error, because "nothing to say" and "could not be read" are different answers.
+at all is an error, because "nothing to say" and "could not be read" are different answers; only votes that are missing
+or no list are none, because the insight beside them is worth more than they are.
 """
 
 from __future__ import annotations
@@ -52,6 +53,8 @@ class _Items(pydantic.RootModel[list[Item]], Generic[Item]):
     """A list that keeps its good items. `dropped` of them made no sense."""
 
     item_type: ClassVar[type[pydantic.BaseModel]]
+    is_optional: ClassVar[bool] = False
+    """Whether a reply that is no list is read as an empty one."""
     _dropped: int = pydantic.PrivateAttr(default=0)
 
     @property
@@ -65,7 +68,13 @@ class _Items(pydantic.RootModel[list[Item]], Generic[Item]):
         if isinstance(value, cls):
             return value
         good, dropped = [], 0
-        for raw in _as_list(value):
+        try:
+            items = _as_list(value)
+        except ValueError:
+            if not cls.is_optional:
+                raise
+            items, dropped = [], 1
+        for raw in items:
             try:
                 good.append(cls.item_type.model_validate(raw))
             except pydantic.ValidationError:
@@ -122,6 +131,11 @@ class Votes(_Items[EntryVote]):
     """Votes on entries."""
 
     item_type: ClassVar[type[pydantic.BaseModel]] = EntryVote
+    is_optional: ClassVar[bool] = True
+
+
+def _no_votes() -> Votes:
+    return Votes([])
 
 
 class CuratedOperation(pydantic.BaseModel):
@@ -226,7 +240,9 @@ class Reflect(dspy.Signature):
     cause: str = dspy.OutputField(desc="why it happened")
     correct_approach: str = dspy.OutputField(desc="what would have been right, step by step")
     key_insight: str = dspy.OutputField(desc="the one specific lesson: its condition and what to do")
-    votes: Votes = dspy.OutputField(desc="entries of the playbook that were helpful, harmful or neutral; [] for none")
+    votes: Votes = dspy.OutputField(
+        desc="entries of the playbook that were helpful, harmful or neutral; [] for none", default_factory=_no_votes
+    )
 
 
 class ReflectWithoutLabels(dspy.Signature):
@@ -246,7 +262,9 @@ class ReflectWithoutLabels(dspy.Signature):
     cause: str = dspy.OutputField(desc="why it happened")
     correct_approach: str = dspy.OutputField(desc="what would have been better, step by step")
     key_insight: str = dspy.OutputField(desc="the one specific lesson: its condition and what to do")
-    votes: Votes = dspy.OutputField(desc="entries of the playbook that were helpful, harmful or neutral; [] for none")
+    votes: Votes = dspy.OutputField(
+        desc="entries of the playbook that were helpful, harmful or neutral; [] for none", default_factory=_no_votes
+    )
 
 
 class Curate(dspy.Signature):

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from dspy_combee.clusters import Embedder
 from dspy_combee.playbook.apply import apply_operations
-from dspy_combee.playbook.deduplicate import Embed, deduplicate
-from dspy_combee.playbook.entries import Operation, PlaybookEntry, Refused, normal_section
+from dspy_combee.playbook.deduplicate import deduplicate
+from dspy_combee.playbook.entries import Operation, PlaybookEntry, Refused, normal_entry, normal_section
 from dspy_combee.playbook.limit import CountTokens, Limited, approximate_tokens, within_limit
 from dspy_combee.playbook.text import join_instructions, parse_playbook, render_block, split_instructions
 
@@ -67,7 +68,9 @@ class Playbook:
             refused=applied.refused,
         )
 
-    def deduplicated(self, *, likeness: float = 0.85, embed: Embed | None = None, nearness: float = 0.95) -> Playbook:
+    def deduplicated(
+        self, *, likeness: float = 0.85, embed: Embedder | None = None, nearness: float = 0.95
+    ) -> Playbook:
         """Return the playbook with entries that say the same folded into the oldest of them."""
         return replace(self, entries=deduplicate(self.entries, likeness=likeness, embed=embed, nearness=nearness))
 
@@ -133,17 +136,11 @@ class Playbook:
         Raises:
             ValueError: When the data is not that of a playbook.
         """
-        known = {item.name for item in fields(PlaybookEntry)}
         try:
-            entries = tuple(
-                PlaybookEntry(
-                    **{**{k: v for k, v in entry.items() if k in known}, "record_ids": tuple(entry["record_ids"])}
-                )
-                for entry in state["entries"]
-            )
+            entries = tuple(normal_entry(entry) for entry in state["entries"])
             number, version = int(state["next_number"]), int(state["version"])
             sections = tuple(normal_section(section) for section in state["sections"])
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"a playbook needs entries, sections, next_number and version, got {error}") from error
         number = max([number, *(entry.number + 1 for entry in entries)])
         return cls(entries=entries, sections=sections, next_number=number, version=version)

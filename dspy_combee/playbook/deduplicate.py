@@ -8,18 +8,16 @@ nearly the same meaning. Two entries whose particulars (numbers, codes, names) o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
+from dspy_combee.clusters import Embedder, embed_texts
 from dspy_combee.playbook.entries import PlaybookEntry, joined_ids
 from dspy_combee.specifics import polarity_words, similarity, specific_tokens
 
-Embed = Callable[[Sequence[str]], Sequence[Sequence[float]]]
-"""Texts in, one vector a text out, in order."""
-
 
 def deduplicate(
-    entries: Sequence[PlaybookEntry], *, likeness: float = 0.85, embed: Embed | None = None, nearness: float = 0.95
+    entries: Sequence[PlaybookEntry], *, likeness: float = 0.85, embed: Embedder | None = None, nearness: float = 0.95
 ) -> tuple[PlaybookEntry, ...]:
     """Fold entries that say the same into the oldest of them; counters add up, provenance is joined.
 
@@ -31,9 +29,12 @@ def deduplicate(
 
     Returns:
         The remaining entries by number.
+
+    Raises:
+        ValueError: The embedder did not return one vector of numbers a text.
     """
     ordered = sorted(entries, key=lambda entry: (entry.number, entry.id))
-    vectors = [tuple(vector) for vector in embed([entry.text for entry in ordered])] if embed and ordered else None
+    vectors = embed_texts([entry.text for entry in ordered], embed).tolist() if embed and ordered else None
     same_text: dict[str, int] = {}
     blocks: dict[tuple[frozenset[str], frozenset[str]], list[int]] = {}
     kept: dict[int, PlaybookEntry] = {}

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Tag = Literal["helpful", "harmful", "neutral"]
 DEFAULT_SECTION = "General"
+ENTRY_ID = "[A-Za-z]+-?[0-9]+"
+"""What an id looks like, as a regular expression."""
 
 
 def normal_text(text: str) -> str:
@@ -73,6 +76,30 @@ class PlaybookEntry:
     def net_votes(self) -> int:
         """Helpful minus harmful votes."""
         return self.helpful - self.harmful
+
+
+def normal_entry(state: Mapping[str, Any]) -> PlaybookEntry:
+    """Return an entry from its fields as JSON holds them, also where a file was written by hand.
+
+    Unknown fields are ignored.
+
+    Raises:
+        KeyError: A field is missing.
+        TypeError: A field is of another type.
+        ValueError: The id is none that a prompt can show, or a counter is no number.
+    """
+    if not re.fullmatch(ENTRY_ID, state["id"]):
+        raise ValueError(f"an id must be a word and a number, such as e17, got {state['id']!r}")
+    if not isinstance(state["text"], str):
+        raise TypeError(f"a text must be text, got {type(state['text']).__name__}")
+    counts = {name: int(state.get(name, 0)) for name in ("helpful", "harmful", "neutral", "created")}
+    return PlaybookEntry(
+        id=state["id"],
+        section=normal_section(state["section"]),
+        text=normal_text(state["text"]),
+        record_ids=tuple(map(str, state["record_ids"])),
+        **counts,
+    )
 
 
 @dataclass(frozen=True, slots=True)

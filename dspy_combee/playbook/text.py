@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from dspy_combee.playbook.entries import (
     DEFAULT_SECTION,
+    ENTRY_ID,
     PlaybookEntry,
     normal_section,
     normal_text,
@@ -24,7 +25,7 @@ PREAMBLE = "Lessons from earlier tasks, each with its id and how often it helped
 _END = "</playbook>"
 _BEGIN = re.compile(r"^<playbook next-id=\"(\d+)\">\n", re.MULTILINE)
 _END_LINE = re.compile(rf"^{_END}$", re.MULTILINE)
-_ENTRY = re.compile(r"\[([A-Za-z]+-?\d+)((?: [+~-]\d+)*)\](?: (.*)|$)")
+_ENTRY = re.compile(rf"\[({ENTRY_ID})((?: [+~-][0-9]+)*)\](?: (.*)|$)")
 _PUBLIC_ACE = re.compile(r"helpful=(\d+)\s+harmful=(\d+)\s*::\s?")
 _BULLET = re.compile(r"(?:[-*•]|\d+[.)])\s+(.+)")
 

@@ -50,12 +50,10 @@ class FailureWatch:
         self.failed_rounds = self.failed_rounds + 1 if errors and not has_update else 0
         self.last_error = errors[-1] if errors else self.last_error
 
-    def are_too_many(self, most: int) -> bool:
-        """Say whether so many rounds in a row failed that the run must stop, and log why."""
-        if self.failed_rounds < most:
-            return False
+    def give_up(self) -> str:
+        """Log that the run ends because its rounds fail; return the error that they ended in."""
         logger.error("Stopped: %d rounds in a row gave no update. Last error: %s", self.failed_rounds, self.last_error)
-        return True
+        return self.last_error
 
     def refuse_a_run_without_one_record(self, records: int) -> None:
         """Refuse to end quietly where every record of a short run was lost.

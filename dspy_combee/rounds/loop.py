@@ -183,15 +183,14 @@ class _Run:
         self.best = load_program(self.learner, self.best, state["best"]) if state["best"] else self.program
         for name in ("position", "validated_at", "is_changed", "stale", "best_score"):
             setattr(self, name, state[name])
-        self.failures.failed_rounds = state["failed_rounds"]
+        self.failures = FailureWatch(state["failed_rounds"], last_error=state["last_error"])
         for record in self.rounds:
             self.policy_state = observe_round(self.policy, self.policy_state, record)
-        spent = self.meter.spend
         logger.info(
             "Resumed after round %d: %d LM calls and %d metric calls were spent already",
             len(self.rounds),
-            spent.lm_calls,
-            spent.metric_calls,
+            self.meter.spend.lm_calls,
+            self.meter.spend.metric_calls,
         )
 
     def until_stopped(self) -> tuple[StopReason, str]:
@@ -201,10 +200,7 @@ class _Run:
             if not self._may_validate():
                 return "budget", ""
             self._validate()
-        while True:
-            reason = self._reason_to_stop()
-            if reason is not None:
-                return reason, self.failures.last_error if reason == "error" else ""
+        while (stop := self._stop()) is None:
             wanted = self.policy.pick(self.policy_state)
             size = self._affordable(wanted)
             batch = self.source.take(self.position, size) if size else None
@@ -213,6 +209,7 @@ class _Run:
             self._round(batch, is_full=len(batch.items) == wanted)
             if self._is_validation_due(batch):
                 self._validate()
+        return stop
 
     def result(self, reason: StopReason, error: str) -> RoundsResult:
         """Return the state as a result."""
@@ -221,16 +218,20 @@ class _Run:
 
     def _finish(self, reason: StopReason) -> tuple[StopReason, str]:
         self.failures.refuse_a_run_without_one_record(sum(record.batch_size for record in self.rounds))
+        if self.failures.failed_rounds and self.failures.failed_rounds == len(self.rounds):
+            return "error", self.failures.give_up()
         if self.valset and self.is_changed and self._may_validate():
             self._validate()
         return ("perfect" if self._is_perfect() else reason), ""
 
-    def _reason_to_stop(self) -> StopReason | None:
+    def _stop(self) -> tuple[StopReason, str] | None:
+        """Return the reason to go no further, and the error that it came from; None when there is none."""
         if self._is_perfect():
-            return "perfect"
+            return "perfect", ""
         if self.schedule.patience is not None and self.stale >= self.schedule.patience:
-            return "no_improvement"
-        return "error" if self.failures.are_too_many(self.schedule.max_failed_rounds) else None
+            return "no_improvement", ""
+        is_hopeless = self.failures.failed_rounds >= self.schedule.max_failed_rounds
+        return ("error", self.failures.give_up()) if is_hopeless else None
 
     def _is_perfect(self) -> bool:
         return self.best_score is not None and self.best_score >= self.schedule.perfect_score
@@ -341,6 +342,7 @@ class _Run:
                 "is_changed": self.is_changed,
                 "stale": self.stale,
                 "failed_rounds": self.failures.failed_rounds,
+                "last_error": self.failures.last_error,
                 "best_score": self.best_score,
                 "spend": self.meter.spend.to_dict(),
             }

@@ -34,7 +34,10 @@ class LearnedBatch:
     records: tuple[Learned, ...]
     """One a record, in order."""
     trajectories: tuple[Trajectory, ...]
-    """Those that were made now, in order; what an interrupted run had done is not among them."""
+    """Those that were made now, in order; what an interrupted run had done is not among them.
+
+    One that could not be made or scored has its `error` alone.
+    """
     failures: tuple[Exception | None, ...] = field(default=())
     """Why a record could not be run or scored, one a record; None where it could."""
     called: tuple[tuple[str, ...], ...] = field(default=())
@@ -67,10 +70,14 @@ def learn_batch(
         return learned
 
     outcomes = executor.run(learn, range(len(batch.items)), on_done=stop_if_fatal)
+    records = tuple(_learned(batch.record_ids[outcome.index], outcome) for outcome in outcomes)
+    for outcome, record in zip(outcomes, records, strict=True):
+        if outcome.error is not None:
+            trajectories[outcome.index] = Trajectory(record.record_id, batch.items[outcome.index], error=record.error)
     names = names_of_components(program)
     called = [components_that_ran(trajectories[position], names) for position in sorted(trajectories)]
     return LearnedBatch(
-        records=tuple(_learned(batch.record_ids[outcome.index], outcome) for outcome in outcomes),
+        records=records,
         trajectories=tuple(trajectories[position] for position in sorted(trajectories)),
         failures=tuple(outcome.error for outcome in outcomes),
         called=tuple(ran for ran in called if not set(names.values()).isdisjoint(ran)),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Protocol
 
 from dspy_combee.learners.base import Trajectory
@@ -113,8 +113,16 @@ class TraceSource:
     """Recorded trajectories, read once from any iterable; only one batch is held at a time."""
 
     def __init__(self, traces: Iterable[Trajectory], *, first_record: int = 1) -> None:
-        """Store the iterable, and the number of the first record; nothing is read yet."""
-        self._traces: Iterator[Trajectory] = iter(traces)
+        """Store the iterable, and the number of the first record; one trace is read, so that nothing is spent on none.
+
+        Raises:
+            ValueError: There is no trace.
+        """
+        rows = iter(traces)
+        first = tuple(islice(rows, 1))
+        if not first:
+            raise ValueError("traces must hold at least one that can be read, got none; each row skipped was logged")
+        self._traces: Iterator[Trajectory] = chain(first, rows)
         self._total = len(traces) if isinstance(traces, Sequence) else None
         self._position = 0
         self._first_record = first_record

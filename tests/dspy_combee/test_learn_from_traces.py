@@ -214,6 +214,14 @@ def test_what_is_no_source_is_refused_before_anything_is_spent(optimizer, engine
     assert engines[1].calls == 0
 
 
+@pytest.mark.parametrize("traces", [[], iter(()), [{"task": "no inputs here"}], ["text"]])
+def test_traces_of_which_none_can_be_read_are_an_error_before_anything_is_spent(optimizer, engines, traces):
+    valset = [dspy.Example(question="q", answer="a").with_inputs("question")]
+    with pytest.raises(ValueError, match="traces must hold at least one that can be read"):
+        learn(optimizer, engines, traces, valset=valset)
+    assert (engines[0].calls, engines[1].calls) == (0, 0)
+
+
 def test_neither_data_nor_traces_is_refused(optimizer):
     with pytest.raises(ValueError, match="trainset must be given, or traces"):
         optimizer.compile(dspy.Predict("question -> answer"))

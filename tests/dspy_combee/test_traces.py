@@ -58,6 +58,35 @@ def test_a_broken_line_is_reported_and_skipped(tmp_path, caplog):
     assert "Trace 1 is skipped" in caplog.text
 
 
+def test_a_row_is_skipped_whatever_reading_it_raises(tmp_path):
+    (tmp_path / "runs.jsonl").write_text("\n".join(["[" * 100_000, json.dumps({**ROW, "score": 10**400})]))
+    assert list(TraceReader(tmp_path / "runs.jsonl")) == []
+    rows = [{**ROW, "passed": 0}, {**ROW, "passed": 2}]
+    reader = TraceReader(rows, TraceMapping(score=lambda row: 1 / row["passed"]))
+    assert [trajectory.score for trajectory in reader] == [0.5]
+    assert "ZeroDivisionError" in reader.skipped[0].reason
+
+
+def test_a_row_is_the_line_of_its_file_whatever_stands_between(tmp_path):
+    (tmp_path / "runs.jsonl").write_text(json.dumps(ROW) + "\n\nbroken\n" + json.dumps(ROW), encoding="utf-8-sig")
+    reader = TraceReader(tmp_path / "runs.jsonl")
+    assert [trajectory.record_id for trajectory in reader] == ["t1", "t4"]
+    assert [skipped.row for skipped in reader.skipped] == [2]
+
+
+def test_any_field_name_and_a_step_of_three_texts_are_read():
+    (trajectory,) = TraceReader([{"inputs": {"base": "b", "self": "s"}, "steps": [("search", "who", "nobody")]}])
+    assert trajectory.example.inputs().toDict() == {"base": "b", "self": "s"}
+    assert trajectory.trace == (("search", {"input": "who"}, {"output": "nobody"}),)
+
+
+def test_an_example_that_does_not_say_what_its_inputs_are_is_reported():
+    example = dspy.Example(question="q", answer="a")
+    reader = TraceReader([(example, None), Trajectory("t", example), (example.with_inputs("question"), None)])
+    assert [trajectory.record_id for trajectory in reader] == ["t3"]
+    assert "with_inputs" in reader.skipped[1].reason
+
+
 def test_a_missing_score_is_not_zero():
     (trajectory,) = TraceReader([{"inputs": "x"}])
     assert trajectory.score is None
@@ -99,8 +128,12 @@ def test_a_reader_can_be_read_again(tmp_path):
     assert reader.skipped_count == 1
 
 
-def test_what_is_no_source_is_named():
+def test_what_is_no_source_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no file .*missing\.jsonl"):
         TraceReader("missing.jsonl")
+    with pytest.raises(FileNotFoundError, match="must be a file of JSON lines"):
+        TraceReader(tmp_path)
     with pytest.raises(TypeError, match="must be a path or an iterable"):
         TraceReader(5)
+    with pytest.raises(TypeError, match="one split of a data set, got a mapping of train, test"):
+        TraceReader({"train": [ROW], "test": []})

@@ -1,9 +1,11 @@
 """ACE learns from its own runs and from recorded ones, and keeps what is the user's."""
 
 import asyncio
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import dspy
+import pytest
 from fruit_runs import ace, compiled
 
 from dspy_combee.ace import ACE
@@ -51,6 +53,15 @@ def test_the_token_limit_is_enforced_with_whole_entries(world, program):
     assert 0 < len(book) < 8
     assert all(entry.text.endswith(".") for entry in book.entries)
     assert book.next_number == 9
+
+
+def test_a_limit_that_leaves_no_entry_is_said_aloud(world, program, caplog):
+    book = Playbook.from_program(
+        compiled(world, program, ace(world, max_playbook_tokens=5), trainset=world.examples("apple"))
+    )
+    assert (len(book), book.next_number) == (0, 2)
+    (warning,) = [record for record in caplog.records if "max_playbook_tokens=5" in record.message]
+    assert (warning.levelname, warning.message[-10:]) == ("WARNING", "0 are left")
 
 
 def test_an_own_playbook_is_where_it_starts(world, program):
@@ -107,6 +118,25 @@ def test_each_predictor_has_its_own_playbook_and_a_frozen_one_none(world, say):
     assert Playbook.from_program(shared, "first") == Playbook.from_program(shared, "second")
 
 
+def test_a_crash_of_a_later_predictor_is_not_blamed_on_those_that_ran(world, say):
+    class Two(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = dspy.Predict("question -> hint")
+            self.second = dspy.Predict("hint -> answer")
+
+        def forward(self, question):
+            return self.second(hint=self.first(question=question).hint)
+
+    world.answer_task = lambda prompt: "no field" if "`answer`" in prompt else say(hint="h")
+    insights = '[{"component": "second", "insight": "Name the field."}]'
+    parts = {"what_went_wrong": "x", "cause": "x", "correct_approach": "x", "votes": "[]"}
+    world.reflect = lambda prompt: say(key_insight="Name the field.", key_insights=insights, **parts)
+    better = compiled(world, Two(), ace(world), trainset=world.examples("apple"))
+    assert len(Playbook.from_program(better, "first")) == 0
+    assert [entry.text for entry in Playbook.from_program(better, "second").entries] == ["Name the field."]
+
+
 def test_without_labels_nothing_about_correctness_is_shown(world, program, say):
     world.reflect = lambda prompt: say(
         what_went_wrong="x", cause="x", correct_approach="x", key_insight="Look closer.", votes="[]"
@@ -142,6 +172,17 @@ def test_online_predicts_before_it_learns(world, program):
     assert len(Playbook.from_program(adapted.program)) == 2
 
 
+def test_online_gives_one_trajectory_an_example_also_where_the_model_fails(world, program):
+    usual = world.answer_task
+    world.answer_task = lambda prompt: RuntimeError("overloaded") if "code of fig?" in prompt else usual(prompt)
+    with dspy.context(lm=world.task_lm):
+        adapted = ace(world).adapt(program, world.examples("apple", "fig", "apple"))
+    assert [trajectory.score for trajectory in adapted.trajectories] == [0.0, None, 1.0]
+    assert "overloaded" in adapted.trajectories[1].error
+    with pytest.raises(ValueError, match="window must be an int of at least 1, got 0"):
+        ace(world).adapt(program, world.examples("apple"), window=0)
+
+
 def test_evaluate_learns_nothing(world, program):
     with dspy.context(lm=world.task_lm):
         assert ace(world).evaluate(program, world.examples("apple", "fig")).score == 0.0
@@ -156,6 +197,15 @@ def test_recorded_traces_need_no_run(world, program):
     better = compiled(world, program, ace(world, batch_size=3), traces=traces)
     assert len(Playbook.from_program(better)) == 8
     assert world.task.calls == 0
+
+
+def test_traces_are_taken_in_every_form_that_combee_takes(world, program, tmp_path):
+    rows = [
+        {"inputs": {"question": f"code of {f}?"}, "feedback": f"The code of {f} is K-17."} for f in ("fig", "apple")
+    ]
+    (tmp_path / "runs.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for traces in (tmp_path / "runs.jsonl", rows, iter(rows), TraceReader(rows)):
+        assert len(Playbook.from_program(compiled(world, program, ace(world), traces=traces))) == 2
 
 
 def test_numbers_are_judged_by_the_metric_and_never_evaluated(world, program, say):

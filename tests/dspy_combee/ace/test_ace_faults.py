@@ -46,6 +46,24 @@ def test_a_record_that_crashes_is_reflected_on_with_its_error(world, program):
     assert [("Say what one run" in prompt) for prompt in crashed] == [True]
 
 
+@pytest.mark.parametrize("votes", [{}, {"votes": "There are none to vote on."}])
+def test_votes_that_cannot_be_read_do_not_cost_the_insight(world, program, say, votes):
+    parts = {"what_went_wrong": "x", "cause": "x", "correct_approach": "x", "key_insight": "Look closer."}
+    world.reflect = lambda prompt: say(**parts, **votes)
+    book = Playbook.from_program(compiled(world, program, ace(world), trainset=world.examples("apple")))
+    assert [entry.text for entry in book.entries] == ["Look closer."]
+
+
+def test_a_reply_that_cannot_be_parsed_is_asked_for_again(world, program):
+    def first_in_prose(usual):
+        left = ["I am sorry."] * 2  # DSPy itself asks a second time, for JSON
+        return lambda prompt: left.pop() if left else usual(prompt)
+
+    world.reflect, world.curate = first_in_prose(world.reflect), first_in_prose(world.curate)
+    book = Playbook.from_program(compiled(world, program, ace(world), trainset=world.examples("apple")))
+    assert [entry.text for entry in book.entries] == ["The code of apple is K-17."]
+
+
 def test_an_outage_is_an_error_and_no_quiet_seed(world, program):
     world.answer_task = lambda prompt: ConnectionError("provider is down")
     with pytest.raises(LMUnavailableError, match="provider is down"):
@@ -89,6 +107,23 @@ def test_reflections_that_always_fail_end_with_an_error_and_not_a_quiet_seed(wor
 )
 def test_wrong_arguments_are_named_before_any_call(world, kwargs, message):
     with pytest.raises(ValueError, match=message):
+        ace(world, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"aggregation": "scan"}, r"aggregation must be an object; Combee\(ACE\(\.\.\.\), aggregation=.* got str"),
+        ({"playbook": "Be brief."}, "playbook must be a Playbook or a mapping .* got str"),
+        ({"playbook": {"self": "Be brief."}}, "playbook must be a Playbook or a mapping .* got str"),
+        ({"embedder": [[1.0]]}, "embedder must be a function from texts to vectors, got list"),
+        ({"count_tokens": 4}, "count_tokens must be a function .* got int"),
+        ({"budget": 50}, "budget must be a Budget, got int"),
+        ({"retry": 3}, "retry must be a RetryPolicy, got int"),
+    ],
+)
+def test_arguments_of_another_type_are_named_before_any_call(world, kwargs, message):
+    with pytest.raises(TypeError, match=message):
         ace(world, **kwargs)
 
 
@@ -140,11 +175,6 @@ def test_a_log_dir_of_another_run_is_refused(world, program, tmp_path):
     compiled(world, program, ace(world, log_dir=tmp_path), trainset=world.examples("apple"))
     with pytest.raises(ResumeMismatchError, match="trainset"):
         compiled(world, program, ace(world, log_dir=tmp_path), trainset=world.examples("fig"))
-
-
-def test_rows_that_are_no_trajectories_are_refused(world, program):
-    with pytest.raises(TypeError, match="read rows by TraceReader"):
-        compiled(world, program, ace(world), traces=[{"inputs": "x"}])
 
 
 def test_an_interrupt_keeps_what_was_learned_and_the_run_goes_on_from_there(world, program, tmp_path):

@@ -112,7 +112,7 @@ def test_top_k_takes_the_users_embedder_and_checks_it():
     curate = Recorder()
     aggregate(TopK(clusters=2, embedder=lambda texts: [[1.0, 0.0]] * 4 + [[0.0, 1.0]] * 5), [job(9, curate)])
     assert len(curate.seen[0]) == 2
-    with pytest.raises(ValueError, match="one vector a text, got 1 for 9"):
+    with pytest.raises(ValueError, match=r"one vector a text, got shape \(1, 1\) for 9"):
         aggregate(TopK(embedder=lambda texts: [[1.0]]), [job(9, curate)])
 
 

@@ -18,6 +18,7 @@ def read(kind, text):
         ("None", []),
         ("[]", []),
         ('{"votes": [{"id": "e3", "tag": "neutral"}]}', [("e3", "neutral")]),
+        ("There are none to vote on.", []),
     ],
 )
 def test_votes_are_read_in_whatever_wrapping_they_come(text, expected):

@@ -19,8 +19,19 @@ def test_saved_and_loaded_is_the_same(tmp_path):
 def test_something_else_is_refused_with_words():
     with pytest.raises(ValueError, match="a playbook needs entries"):
         Playbook.from_dict({"instructions": "x"})
+    for wrong in ({"id": "seventeen"}, {"id": 17}, {"text": None}, {"helpful": "often"}, {"record_ids": None}):
+        entry = {"id": "e1", "section": "S", "text": "a", "record_ids": [], **wrong}
+        with pytest.raises(ValueError, match="a playbook needs entries"):
+            Playbook.from_dict({"entries": [entry], "sections": [], "next_number": 1, "version": 0})
     with pytest.raises(ValueError, match="unique"):
         Playbook(entries=(PlaybookEntry("e1", "S", "a"), PlaybookEntry("e1", "S", "b")))
+
+
+def test_what_was_written_by_hand_is_read_as_the_prompt_will_show_it():
+    entry = {"id": "e1", "section": "# Codes\n", "text": "a\tb\r\n## c", "helpful": "3", "record_ids": ["r1"], "new": 1}
+    book = Playbook.from_dict({"entries": [entry], "sections": ["Codes"], "next_number": 1, "version": 0})
+    assert book.entries == (PlaybookEntry("e1", "Codes", "a    b\n## c", helpful=3, record_ids=("r1",)),)
+    assert Playbook.parse(book.render()).entries[0].text == book.entries[0].text
 
 
 def test_an_emptied_playbook_goes_on_counting_after_the_program_was_saved(tmp_path):

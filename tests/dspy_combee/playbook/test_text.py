@@ -83,6 +83,11 @@ def test_a_two_letter_slug_is_matched():
     assert book.next_number == 8
 
 
+def test_digits_of_another_script_are_text_and_no_id():
+    texts = [(entry.id, entry.text) for entry in Playbook.parse("[a٣] text\n[a3 +٣] text").entries]
+    assert texts == [("e1", "[a٣] text"), ("e2", "[a3 +٣] text")]
+
+
 def test_a_newline_in_an_entry_leaves_no_orphan_text():
     book = Playbook().apply([AddEntry("first\n\nthird\n## heading?")])
     assert Playbook.parse(book.render()).entries[0].text == "first\n\nthird\n## heading?"

@@ -150,6 +150,16 @@ def test_groups_that_always_fail_end_the_run_with_the_error(learner, program, wo
     assert len(result.rounds) == 3
 
 
+def test_a_run_too_short_for_that_ends_with_the_error_too_also_when_it_is_resumed(
+    learner, program, words, options, tmp_path
+):
+    learner.curate = lambda program, reflections: 1 / 0
+    for _ in range(2):
+        result = run(learner, program, words, options, batch=len(words), log_dir=tmp_path)
+        assert (len(result.rounds), result.stop_reason) == (1, "error")
+        assert "ZeroDivisionError" in result.error
+
+
 def test_the_controller_is_shown_full_rounds_only_and_picks_the_sizes(learner, program, words, options):
     ticks = iter(range(10_000))
     controller = BatchSizeController(candidates=(1, 2, 4))
