@@ -3,7 +3,7 @@ import json
 import dspy
 import pytest
 
-from dspy_combee.testing import scripted_lm
+from dspy_combee.testing import scripted_lm, scripted_response
 from dspy_evocue.call_sites import CallSite
 from dspy_evocue.proposal_checks import SiteUse
 from dspy_evocue.proposer import LMProposer, ProposalRequest, episode_index, existing_fragments
@@ -116,6 +116,26 @@ def test_a_useless_or_cut_reply_is_asked_for_again_and_never_adopted(useless):
     nothing, _ = proposals(useless, useless, useless, useless)
     assert nothing.candidates == ()
     assert nothing.failure == "the proposer's reply could not be parsed"
+
+
+HALF = '[{"at": ["tool:search -> react"], "expected_effect": "it checks", "text": "Never open the door unless'
+
+
+@pytest.mark.parametrize(
+    ("cut", "calls"),
+    [
+        (f"[[ ## candidates ## ]]\n{HALF}", 1),
+        (f'{{"candidates": {HALF}', 2),  # the chat adapter cannot read it, so that the JSON adapter asks as well
+        (scripted_response(chat("candidates", [candidate("Never open the door unless")]), finish_reason="length"), 1),
+    ],
+    ids=["chat", "json", "length"],
+)
+def test_half_an_instruction_is_asked_for_again_and_never_adopted(cut, calls):
+    result, _ = proposals(*[cut] * calls, chat("candidates", [candidate()]))
+    assert [edit.text for edit in result.candidates] == ["Check the door."]
+    nothing, _ = proposals(*[cut] * 2 * calls)
+    assert nothing.candidates == ()
+    assert nothing.failure.startswith("the proposer's reply could not be used: the reply")
 
 
 def test_an_outage_is_raised():
