@@ -150,7 +150,9 @@ def run_episode(
     """
     began = plan.clock()
     run = _Run()
-    with dspy.context(**{ENVIRONMENT_KEY: environment if isinstance(environment, ForkingEnvironment) else None}):
+    world = environment if isinstance(environment, ForkingEnvironment) else None
+    # Never streamed, also when run inside a streaming app: that path of DSPy's knows no retries.
+    with dspy.context(**{ENVIRONMENT_KEY: world}, send_stream=None):
         with observed(plan.program) as token, meter.installed(), dspy.context(trace=[]):
             execution = Execution(
                 token,
@@ -159,7 +161,7 @@ def run_episode(
                 program=plan.program,
                 tried=edits,
                 journal=journal,
-                world=environment if isinstance(environment, ForkingEnvironment) else None,
+                world=world,
                 rollout_id=rollout_id,
                 max_calls=functools.partial(iteration_limits, plan.program),
             )

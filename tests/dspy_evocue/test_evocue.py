@@ -316,6 +316,21 @@ def test_it_runs_inside_a_running_loop_and_leaves_the_settings_alone(bed):
     assert dict(dspy.settings.copy()) == before
 
 
+def test_nothing_is_streamed_where_a_streaming_app_compiles(bed, streamed):
+    judge = scripted_lm(lambda prompt, number: chat_reply(verdict="yes"))
+
+    def metric(example, prediction, trace=None):
+        with dspy.context(lm=judge):
+            dspy.Predict("answer -> verdict")(answer=prediction.answer)
+        return bed.metric(example, prediction)
+
+    with streamed.context():
+        program, _ = bed.compile(bed.optimizer(metric=metric, max_rounds=1))
+    assert len(program.evocue.edits) == 1
+    assert judge.engine.calls > 0
+    assert streamed.chunks == []
+
+
 def test_tools_with_a_state_and_no_environment_are_noticed_and_the_remedy_is_named():
     class Counter:
         def __init__(self):
