@@ -84,7 +84,7 @@ class PaidSteps:
 
         Raises:
             BudgetExhausted: When the budget does not allow the next step.
-            KeyboardInterrupt: After the steps in flight have ended and were kept.
+            KeyboardInterrupt: After the calls in flight have ended; every step that was finished is kept.
             LMUnavailableError: When the model does not answer.
             MetricError: When the metric returns no score, or always raises.
         """
