@@ -16,6 +16,7 @@ from typing import Any
 
 import dspy
 
+from dspy_combee.copied_text import shared_with_train_set
 from dspy_combee.errors import BudgetExhausted
 from dspy_combee.report.result import StopReason
 from dspy_combee.runtime.abort import Aborted, AbortSwitch
@@ -182,10 +183,12 @@ class LearnerRun:
         for stage, spend in self._meter.spend_by_stage.items():
             if stage != "earlier":
                 by_stage[stage] += spend
+        learned = self._learned()
+        tasks = [task.example for task in (*self._pools.learning, *self._pools.confirmation)]
         return EvoCUEResult(
             stop_reason=reason,
             rounds=tuple(rounds),
-            edits=self._learned(),
+            edits=learned,
             seconds=seconds,
             spend=self._meter.spend,
             spend_by_stage=dict(by_stage),
@@ -193,6 +196,7 @@ class LearnerRun:
             error="" if error is None else f"{type(error).__name__}: {error}",
             identity=self._identity(rounds),
             config=self._config(),
+            longest_shared_span=shared_with_train_set((edit.describe() for edit in learned), tasks),
             best_program=self._program,
         )
 

@@ -331,6 +331,21 @@ def test_nothing_is_streamed_where_a_streaming_app_compiles(bed, streamed):
     assert streamed.chunks == []
 
 
+def test_a_stretch_of_a_task_that_an_edit_repeats_is_reported(bed, caplog):
+    leak = "the invoice of Acme Corporation in Springfield of last Tuesday was refunded in full"
+    tasks = [
+        dspy.Example(question=task.question, answer=task.answer, letter=f"Madam, {leak}.").with_inputs("question")
+        for task in bed.tasks()
+    ]
+    optimizer = bed.optimizer(adviser=bed.adviser([bed.candidate(f"{bed.hint} Say that {leak} today.")]))
+    bed.compile(optimizer, tasks=tasks)
+    result = optimizer.last_result
+    assert result.longest_shared_span.startswith(leak.removesuffix(" full"))
+    assert f'"{result.longest_shared_span}"' in result.explain()
+    assert result.to_dict()["longest_shared_span"] == result.longest_shared_span
+    assert any("characters with the train set" in r.getMessage() for r in caplog.records)
+
+
 def test_tools_with_a_state_and_no_environment_are_noticed_and_the_remedy_is_named():
     class Counter:
         def __init__(self):
