@@ -346,6 +346,25 @@ def test_a_stretch_of_a_task_that_an_edit_repeats_is_reported(bed, caplog):
     assert any("characters with the train set" in r.getMessage() for r in caplog.records)
 
 
+def test_a_predictor_that_no_run_enters_is_named_and_not_offered_to_the_proposer(bed):
+    class Branch(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.ask = dspy.Predict("question -> answer")
+            self.rare = dspy.Predict("question -> answer")
+
+        def forward(self, question):
+            return self.ask(question=question)
+
+    adviser = bed.adviser()
+    optimizer = bed.optimizer(adviser=adviser, max_rounds=1)
+    bed.compile(optimizer, program=Branch(), lm=bed.task_lm())
+    assert "Never entered in 6 recorded runs: rare. Nothing is proposed for them." in optimizer.last_result.explain()
+    (proposing,) = (prompt for prompt in adviser.engine.prompts if "untested_evidence" in prompt)
+    assert "START -> ask" in proposing
+    assert "rare" not in proposing
+
+
 def test_tools_with_a_state_and_no_environment_are_noticed_and_the_remedy_is_named():
     class Counter:
         def __init__(self):
