@@ -71,6 +71,14 @@ def test_a_finished_run_is_resumed_without_any_call(make_world, tmp_path, caplog
     assert any(f"{spent} metric calls already spent" in r.getMessage() for r in caplog.records)
 
 
+def test_a_run_that_ended_perfect_spends_nothing_when_it_is_resumed(make_world, some_examples, tmp_path):
+    settings = {"batch_size": 12, "world": {"val": some_examples(0, 1, 2)}}
+    run(make_world, tmp_path, 200, **{**settings, "world": dict(settings["world"])})
+    world, again, _ = run(make_world, tmp_path, 400, **settings)
+    assert (world.task_engine.calls, world.reflect_engine.calls) == (0, 0)
+    assert again.stop_reason == "perfect"
+
+
 def test_a_resume_without_a_valset_pays_for_nothing_twice(make_world, tmp_path):
     _, before, _ = run(make_world, tmp_path, 60, world={"val": None})
     world, after, _ = run(make_world, tmp_path, 60, world={"val": None})
