@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import threading
 
 import dspy
@@ -363,6 +364,36 @@ def test_a_predictor_that_no_run_enters_is_named_and_not_offered_to_the_proposer
     (proposing,) = (prompt for prompt in adviser.engine.prompts if "untested_evidence" in prompt)
     assert "START -> ask" in proposing
     assert "rare" not in proposing
+
+
+def test_usage_that_the_user_tracks_is_what_the_run_spent(bed):
+    optimizer = bed.optimizer(max_rounds=1)
+    with dspy.context(track_usage=True), dspy.track_usage() as tracker:
+        bed.compile(optimizer)
+    assert sum(len(calls) for calls in tracker.usage_data.values()) == optimizer.last_result.spend.lm_calls > 0
+
+
+def test_one_info_line_a_round(bed, caplog):
+    optimizer = bed.optimizer(adviser=bed.adviser([]), max_rounds=2)
+    with caplog.at_level(logging.INFO):
+        bed.compile(optimizer)
+    ours = [r.getMessage() for r in caplog.records if r.name.startswith("dspy_") and r.levelno == logging.INFO]
+    assert [line.split(":")[0] for line in ours] == ["Round 1", "Round 2"]
+
+
+def test_it_fires_dspys_compile_callbacks(bed):
+    events = []
+
+    class Watch(dspy.utils.callback.BaseCallback):
+        def on_compile_start(self, call_id, instance, inputs):
+            events.append(type(instance).__name__)
+
+        def on_compile_end(self, call_id, outputs, exception):
+            events.append(type(exception).__name__)
+
+    with dspy.context(callbacks=[Watch()]), pytest.raises(ValueError, match="at least one example"):
+        bed.optimizer().compile(bed.program(), trainset=[])
+    assert events == ["EvoCUE", "ValueError"]
 
 
 def test_tools_with_a_state_and_no_environment_are_noticed_and_the_remedy_is_named():

@@ -4,12 +4,15 @@ import logging
 import os
 import signal
 import threading
+from dataclasses import replace
 
 import dspy
 import pytest
+from dspy.lm15 import RateLimitError
 
 from dspy_combee.errors import LMUnavailableError, MetricError
 from dspy_combee.runtime.budget import Budget
+from dspy_combee.runtime.retry import RetryPolicy
 from dspy_combee.testing import scripted_lm
 from dspy_evocue.evocue import EvoCUE
 
@@ -45,6 +48,18 @@ def test_a_metric_may_return_its_score_in_any_usual_shape(bed, name):
     optimizer = bed.optimizer(metric=metric, max_rounds=1)
     program, _ = bed.compile(optimizer)
     assert len(program.evocue.edits) == 1
+
+
+def test_a_metric_may_take_all_five_arguments(bed):
+    taken = []
+
+    def metric(gold, pred, trace, pred_name, pred_trace):
+        taken.append((trace, pred_name, pred_trace))
+        return bed.metric(gold, pred)
+
+    program, _ = bed.compile(bed.optimizer(metric=metric, max_rounds=1))
+    assert len(program.evocue.edits) == 1
+    assert set(taken) == {(None, None, None)}
 
 
 @pytest.mark.parametrize("name", BAD_SHAPES)
@@ -120,6 +135,21 @@ def test_data_that_cannot_be_used_is_refused_before_any_call(bed):
         bed.optimizer().compile(bed.program(), trainset=bed.tasks(), valset=[])
     with pytest.raises(ValueError, match="teacher"):
         bed.optimizer().compile(bed.program(), trainset=bed.tasks(), teacher=bed.program())
+    assert lm.engine.calls == 0
+
+
+def test_an_async_only_program_is_refused_with_the_cure(bed):
+    class AsyncOnly(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.ask = dspy.Predict("question -> answer")
+
+        async def aforward(self, question):
+            return await self.ask.acall(question=question)
+
+    lm = bed.task_lm()
+    with pytest.raises(TypeError, match=r"dspy\.syncify"):
+        bed.compile(bed.optimizer(), program=AsyncOnly(), lm=lm)
     assert lm.engine.calls == 0
 
 
@@ -199,6 +229,21 @@ def test_a_reflection_model_that_never_answers_is_an_error(bed):
     adviser = scripted_lm(lambda prompt, number: dspy_error())
     with pytest.raises(LMUnavailableError, match="the reflection model does not answer"):
         bed.compile(bed.optimizer(adviser=adviser))
+
+
+def test_a_rate_limit_of_the_reflection_model_is_waited_for(bed):
+    waits = []
+
+    def busy(prompt, number):
+        return RateLimitError("429") if number <= 2 else None
+
+    optimizer = bed.optimizer(adviser=bed.adviser(reply=busy), max_rounds=1, num_threads=1)
+    settings = optimizer._settings()
+    optimizer._settings = lambda: replace(settings, retry=RetryPolicy(sleep=waits.append))
+    program, _ = bed.compile(optimizer)
+    assert len(waits) == 2
+    assert 0 < waits[0] < waits[1]
+    assert len(program.evocue.edits) == 1
 
 
 def dspy_error():
