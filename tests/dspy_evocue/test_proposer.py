@@ -9,7 +9,7 @@ from dspy_evocue.proposal_checks import SiteUse
 from dspy_evocue.proposer import LMProposer, ProposalRequest, episode_index, existing_fragments
 from dspy_evocue.public_episodes import episode_from
 from dspy_evocue.residual_goals import check_goals
-from dspy_evocue.signatures import FragmentWanted, JudgedRequirement
+from dspy_evocue.signatures import FragmentWanted, JudgedRequirement, ProposeEdits
 
 SITES = (SiteUse("START", "react", 2, 2), SiteUse("tool:search", "react", 6, 2))
 EPISODES = tuple(
@@ -153,6 +153,27 @@ def test_long_episodes_are_shown_by_the_fragments_that_are_asked_for():
     assert "[7] react: <7>" in prompts[1]
     assert "<2>" not in prompts[1]
     assert max(map(len, prompts)) < 20000
+
+
+def test_an_index_of_many_long_tasks_is_cut_where_it_can_be_seen():
+    many = tuple(episode_from(f"t{n}", {"q": "word " * 1000}, [("react", "x")], 0.0) for n in range(40))
+    proposer = LMProposer(max_index_chars=3000)
+    result, prompts = proposals(
+        chat("candidates", [candidate()]), request=ProposalRequest(many, SITES), proposer=proposer
+    )
+    assert len(result.candidates) == 1
+    index = prompts[0].rsplit("[[ ## index ## ]]", 1)[1].split("[[ ## call_sites ## ]]")[0]
+    assert len(index) < 3100
+    assert "characters left out" in index
+
+
+def test_the_users_own_wording_and_length_hold():
+    wording = ProposeEdits.with_instructions("Propose edits as a haiku.")
+    proposer = LMProposer(propose_signature=wording, max_text_chars=10)
+    result, prompts = proposals(*[chat("candidates", [candidate()])] * 2, proposer=proposer)
+    assert "Propose edits as a haiku." in prompts[0]
+    assert result.candidates == ()
+    assert "at most 10 characters, it has 15" in result.rejected[0].problems[0]
 
 
 def test_fragments_that_do_not_exist_are_dropped():

@@ -67,8 +67,9 @@ def test_a_finished_run_is_resumed_without_any_call(make_world, tmp_path, caplog
     assert after.spend == before.spend
     assert (after.seed_score, after.best_score) == (before.seed_score, before.best_score)
     assert again.signature.instructions == program.signature.instructions
+    (said,) = (r.getMessage() for r in caplog.records if r.getMessage().startswith("Resumed"))
     spent = before.spend.metric_calls
-    assert any(f"{spent} metric calls already spent" in r.getMessage() for r in caplog.records)
+    assert said == f"Resumed at round {len(before.rounds) + 1}, {spent} metric calls already spent."
 
 
 def test_a_run_that_ended_perfect_spends_nothing_when_it_is_resumed(make_world, some_examples, tmp_path):
