@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import dspy
 
@@ -20,13 +20,18 @@ LONG_SHARED_SPAN = 60
 
 def copied_from_train_set(program: dspy.Module, student: dspy.Module, trainset: Sequence[dspy.Example]) -> str:
     """Return the longest stretch of the learned text that stands in a train example, and warn of a long one."""
-    learned = " \n ".join(_learned_texts(program, student))
+    return shared_with_train_set(_learned_texts(program, student), trainset)
+
+
+def shared_with_train_set(learned_texts: Iterable[str], trainset: Sequence[dspy.Example]) -> str:
+    """Return the longest stretch of these texts that stands in a train example, and warn of a long one."""
+    learned = " \n ".join(learned_texts)
     if not learned:
         return ""
     texts = (render_value(value) for example in trainset for value in dict(example).values())
     span = longest_shared_span(learned, texts)
     if len(span) >= LONG_SHARED_SPAN:
-        logger.warning("The learned instruction shares %d characters with the train set: %.200r", len(span), span)
+        logger.warning("What was learned shares %d characters with the train set: %.200r", len(span), span)
     return span
 
 

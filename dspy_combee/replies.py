@@ -19,6 +19,8 @@ _FENCE = re.compile(r"^(`{3,}|~{3,})[^\n`]*\n(.*)\n\1\s*$", re.DOTALL)
 _FENCE_LINE = re.compile(r"^\s*(?:`{3,}|~{3,})\w*\s*$")
 _UNREADABLE = (json.JSONDecodeError, RecursionError)
 """What a text that is no JSON raises, or one that is nested too deeply."""
+_STRUCTURED = re.compile(r'\[\s*["{]|\{\s*"')
+"""How the value of a chat field begins that is JSON, and no text that happens to begin with a bracket."""
 _CHAT_FIELD = re.compile(r"^\[\[ ## (\w+) ## \]\][ \t]*\n?", re.MULTILINE)
 
 
@@ -103,7 +105,7 @@ def refuse_cut_reply(history_entry: dict[str, Any] | None) -> None:
         history_entry: What DSPy recorded of the call; None (history switched off) proves nothing and passes.
 
     Raises:
-        ReflectionError: the finish reason is "length", or the reply is JSON that stops before its end.
+        ReflectionError: the finish reason is "length", or the reply or a field of it is JSON that stops before its end.
     """
     if history_entry is None:
         return
@@ -111,15 +113,23 @@ def refuse_cut_reply(history_entry: dict[str, Any] | None) -> None:
         raise ReflectionError("the reply was cut off at the token limit: raise max_tokens of the reflection model")
     for output in history_entry.get("outputs") or ():
         text = output.get("text") if isinstance(output, dict) else output
-        if isinstance(text, str) and is_cut_json(text):
+        if isinstance(text, str) and (is_cut_json(text) or _has_cut_field(text)):
             raise ReflectionError("the reply is JSON that stops before its end")
 
 
 def is_cut_json(text: str) -> bool:
     """Whether a reply starts as a JSON object and ends before the object does."""
     body = _without_fence(_THINKING.sub("", text).strip()).strip()
-    if not body.startswith("{"):
-        return False
+    return body.startswith("{") and _stops_before_its_end(body)
+
+
+def _has_cut_field(text: str) -> bool:
+    """Whether a field of a reply with chat markers is JSON, as adapters ask for typed values, and not all of it."""
+    values = (_without_fence(value).strip() for value in _CHAT_FIELD.split(text)[2::2])
+    return any(_STRUCTURED.match(value) is not None and _stops_before_its_end(value) for value in values)
+
+
+def _stops_before_its_end(body: str) -> bool:
     with suppress(*_UNREADABLE):
         json.JSONDecoder(strict=False).raw_decode(body)
         return False

@@ -150,7 +150,9 @@ def run_episode(
     """
     began = plan.clock()
     run = _Run()
-    with dspy.context(**{ENVIRONMENT_KEY: environment if isinstance(environment, ForkingEnvironment) else None}):
+    world = environment if isinstance(environment, ForkingEnvironment) else None
+    # Never streamed, also when run inside a streaming app: that path of DSPy's knows no retries.
+    with dspy.context(**{ENVIRONMENT_KEY: world}, send_stream=None):
         with observed(plan.program) as token, meter.installed(), dspy.context(trace=[]):
             execution = Execution(
                 token,
@@ -159,7 +161,7 @@ def run_episode(
                 program=plan.program,
                 tried=edits,
                 journal=journal,
-                world=environment if isinstance(environment, ForkingEnvironment) else None,
+                world=world,
                 rollout_id=rollout_id,
                 max_calls=functools.partial(iteration_limits, plan.program),
             )
@@ -191,7 +193,8 @@ class _Run:
         try:
             if environment is not None:
                 _reset(environment, example)
-            self.prediction = _call(program, example.inputs().toDict())
+            # Not `toDict`, which turns pydantic values (images, histories) into plain dicts.
+            self.prediction = _call(program, _own_containers(dict(example.inputs().items())))
         except (EnvironmentDivergence, EnvironmentFault) as fault:
             self.missing = MissingScore("environment", str(fault))
         except Divergence as divergence:
@@ -300,6 +303,13 @@ def _reset(environment: Environment, example: Any) -> None:
         environment.reset(example)
     except Exception as error:
         raise EnvironmentFault(f"the environment's reset raised {type(error).__name__}: {error}") from error
+
+
+def _own_containers(value: Any) -> Any:
+    """Return lists and dicts that a program may change without the next run of the example seeing it."""
+    if type(value) is dict:
+        return {key: _own_containers(item) for key, item in value.items()}
+    return [_own_containers(item) for item in value] if type(value) is list else value
 
 
 def _call(program: Any, inputs: Mapping[str, Any]) -> Any:

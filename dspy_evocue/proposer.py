@@ -15,6 +15,8 @@ from typing import Any, Protocol
 import dspy
 from dspy.utils.exceptions import AdapterParseError
 
+from dspy_combee.errors import ReflectionError
+from dspy_combee.replies import refuse_cut_reply
 from dspy_evocue.call_sites import CallSite
 from dspy_evocue.proposal_checks import (
     MAX_TEXT_CHARS,
@@ -122,10 +124,11 @@ class LMProposer:
                 untested_evidence=request.untested,
                 max_candidates=request.max_candidates,
             )
-        except AdapterParseError as error:
-            logger.warning("no edits were proposed: the reply could not be parsed")
+        except (AdapterParseError, ReflectionError) as error:
+            why = "could not be parsed" if isinstance(error, AdapterParseError) else f"could not be used: {error}"
+            logger.warning("no edits were proposed: the reply %s", why)
             logger.debug("%s", error)
-            return Proposals((), lm_calls=calls.made, failure="the proposer's reply could not be parsed")
+            return Proposals((), lm_calls=calls.made, failure=f"the proposer's reply {why}")
         written = list(reply.candidates or [])[: request.max_candidates]
         checked = self._check_all(written, request)
         if any(one.worth_revising for one in checked):
@@ -191,8 +194,8 @@ class LMProposer:
                 proposed=list(written),
                 feedback="\n".join(one.feedback(number) for number, one in enumerate(checked, start=1)),
             )
-        except AdapterParseError as error:
-            logger.debug("the revision could not be parsed: %s", error)
+        except (AdapterParseError, ReflectionError) as error:
+            logger.debug("the revision could not be used: %s", error)
             return checked
         revised = self._check_all(list(reply.candidates or [])[: len(checked)], request)
         # A revision that broke a sound candidate is worse than none.
@@ -207,21 +210,26 @@ def _entries(request: ProposalRequest) -> list[str]:
 
 
 class _CountedCalls:
-    """Ask typed questions and count them; a reply that cannot be parsed is asked for once more."""
+    """Ask typed questions and count them; a reply that cannot be parsed, or was cut off, is asked for once more."""
 
     def __init__(self) -> None:
         self.made = 0
 
     def ask(self, signature: Any, **inputs: Any) -> Any:
         predict = dspy.Predict(signature)
-        self.made += 1
         try:
-            return predict(**inputs)
-        except AdapterParseError as error:
+            return self._once(predict, inputs)
+        except (AdapterParseError, ReflectionError) as error:
             logger.debug("asking once more: %s", error)
-            self.made += 1
             # Another rollout id, because the cache would only repeat the reply.
-            return predict(**inputs, config={"rollout_id": 1, "temperature": 1.0})
+            return self._once(predict, {**inputs, "config": {"rollout_id": 1, "temperature": 1.0}})
+
+    def _once(self, predict: Any, inputs: Mapping[str, Any]) -> Any:
+        self.made += 1
+        reply = predict(**inputs)
+        # DSPy repairs JSON that stops in the middle, and half an instruction may say the opposite of the whole.
+        refuse_cut_reply(predict.history[-1] if predict.history else None)
+        return reply
 
 
 def episode_index(request: ProposalRequest, *, max_task_chars: int = 300) -> str:

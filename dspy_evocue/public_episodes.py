@@ -10,6 +10,8 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from dspy_combee.records import render_value
+
 MAX_STEP_CHARS = 1200
 """How much of one step is shown, unless asked for otherwise."""
 MAX_EPISODE_CHARS = 12000
@@ -103,10 +105,26 @@ def episode_from(
     """
     return PublicEpisode(
         task_id=task_id,
-        inputs={name: str(value) for name, value in inputs.items()},
-        steps=tuple(PublicStep(node, str(content)) for node, content in steps),
+        inputs={name: shown_value(value) for name, value in inputs.items()},
+        steps=tuple(PublicStep(node, shown_value(content)) for node, content in steps),
         final_score=final_score,
     )
+
+
+def shown_value(value: object) -> str:
+    """Return a value as text: images, audio and files as a placeholder, histories turn by turn.
+
+    As text of its own an image is its whole data, which DSPy would send to the reflection model as an image again.
+    """
+    return render_value(value) if _holds_media(value) else str(value)
+
+
+def _holds_media(value: object) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_holds_media, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_holds_media, value))
+    return type(value).__name__ in ("Image", "Audio", "File", "History")
 
 
 def is_only_a_task(text: str, values: Collection[str]) -> bool:

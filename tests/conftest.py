@@ -15,6 +15,7 @@ import dspy
 import hypothesis
 import pytest
 from dspy.clients.base_lm import GLOBAL_HISTORY
+from streamed_app import Streamed
 
 # The package exports an object under the module's name, so a plain import would give that.
 _settings_module = importlib.import_module("dspy.dsp.utils.settings")
@@ -59,3 +60,9 @@ def _replace_settings(config: dict, *, owners: tuple) -> None:
     _settings_module.main_thread_config.clear()
     _settings_module.main_thread_config.update(config)
     _settings_module.config_owner_thread_id, _settings_module.config_owner_async_task = owners
+
+
+@pytest.fixture
+def streamed() -> Streamed:
+    """Return the receiving end of a streaming app."""
+    return Streamed()

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import dspy
-from dspy.utils.callback import BaseCallback
 
 from dspy_combee.batch_size import BatchSizeController, ControllerState, DelayFit
 from dspy_combee.copied_text import copied_from_train_set
@@ -38,7 +37,7 @@ from dspy_combee.rounds.progress import progress_bar
 from dspy_combee.rounds.records import observe_round
 from dspy_combee.runtime.abort import Aborted, AbortSwitch
 from dspy_combee.runtime.budget import Meter
-from dspy_combee.runtime.interrupt import notice_interrupt
+from dspy_combee.runtime.interrupt_watch import refusing_calls_when_closed
 from dspy_combee.runtime.run_log import check_fingerprint, fingerprint_run
 from dspy_combee.settings import RunSettings
 from dspy_combee.traces import TraceReader
@@ -144,10 +143,9 @@ class RoundsRun:
             schedule = replace(schedule, patience=settings.patience)
         with ExitStack() as stack:
             stack.enter_context(self._meter.installed())
-            stack.enter_context(notice_interrupt(self._abort.interrupt))
-            watch = _InterruptWatch(self._abort)
+            stack.enter_context(refusing_calls_when_closed(self._abort))
             # Never streamed, also when compiled inside a streaming app: that path of DSPy's knows no retries.
-            stack.enter_context(dspy.context(callbacks=[watch, *dspy.settings.callbacks], send_stream=None))
+            stack.enter_context(dspy.context(send_stream=None))
             bar = stack.enter_context(progress_bar(self._source.total, name=self._name, shown=settings.progress))
 
             def on_round(record: RoundRecord, trajectories: Sequence[Trajectory]) -> None:
@@ -304,23 +302,3 @@ def bounded_controller(
 
 def _prepared(learner: Any, student: dspy.Module) -> Any:
     return learner.prepare(student) if isinstance(learner, PreparesPrograms) else student.deepcopy()
-
-
-class _InterruptWatch(BaseCallback):
-    """Lets no further model call start once the run was interrupted, whatever its workers are in the middle of.
-
-    A call is refused by raising a `BaseException`: DSPy swallows what else a callback raises.
-    """
-
-    def __init__(self, abort: AbortSwitch) -> None:
-        super().__init__()
-        self._abort = abort
-
-    def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
-        """Refuse the call when the run is over."""
-        self._abort.refuse_when_closed()
-
-    def on_lm_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
-        """Close the run when a call was interrupted."""
-        if isinstance(exception, KeyboardInterrupt | SystemExit):
-            self._abort.interrupt()

@@ -31,6 +31,10 @@ def explain_result(result: EvoCUEResult) -> str:
     ending = f"The run stopped because {REASONS[result.stop_reason]}"
     lines += ["", f"{ending}: {result.error}" if result.error else f"{ending}."]
     lines += [_cost(result), *result.notes]
+    if result.longest_shared_span:
+        lines.append(
+            f'The learned edits and a task have this stretch in common: "{_short(result.longest_shared_span)}".'
+        )
     return "\n".join(lines)
 
 

@@ -161,6 +161,8 @@ class EvoCUEResult:
     """Versions, seed, settings, and which tasks served for what (`compare(..., learned=identity.data_roles)`)."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The settings of the run."""
+    longest_shared_span: str = ""
+    """The longest stretch that the learned edits share with a task word for word: one may be copied; empty for none."""
     best_program: Any = field(default=None, compare=False)
     """The program as it was when the run ended; set also when `compile` raised."""
 
@@ -207,6 +209,7 @@ class EvoCUEResult:
                 "artifact_sha256": dict(identity.artifact_sha256),
             },
             "config": dict(self.config),
+            "longest_shared_span": self.longest_shared_span,
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:

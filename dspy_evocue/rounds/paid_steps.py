@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from dspy_combee.errors import BudgetExhausted, CombeeError
+from dspy_combee.runtime.adaptive_limit import AdaptiveLimit
 from dspy_combee.runtime.bars import share_progress_bars
 from dspy_combee.runtime.budget import Meter, Spend
 from dspy_combee.runtime.execution.base import Outcome
 from dspy_combee.runtime.execution.threads import ThreadExecutor
+from dspy_combee.runtime.rate_limit_watch import telling_rate_limits
 from dspy_evocue.missing_scores import MissingScore
 from dspy_evocue.rounds.faults import FaultWatch
 from dspy_evocue.rounds.scoring import counting_metric_calls
@@ -49,11 +51,12 @@ class PaidSteps:
 
         Args:
             meter: Counts everything and holds the budget; it is installed by the caller.
-            num_threads: How many steps run at once.
+            num_threads: How many steps run at once; fewer while the provider refuses calls.
             progress: Whether each stage shows a progress bar.
         """
         self._meter = meter
         self._num_threads = num_threads
+        self._limit = AdaptiveLimit(num_threads)
         self._progress = progress
         self._faults = FaultWatch()
         self._held_back: list[Callable[[], None]] = []
@@ -84,7 +87,7 @@ class PaidSteps:
 
         Raises:
             BudgetExhausted: When the budget does not allow the next step.
-            KeyboardInterrupt: After the steps in flight have ended and were kept.
+            KeyboardInterrupt: After the calls in flight have ended; every step that was finished is kept.
             LMUnavailableError: When the model does not answer.
             MetricError: When the metric returns no score, or always raises.
         """
@@ -100,10 +103,11 @@ class PaidSteps:
         with (
             tqdm(total=len(todo), desc=stage, unit="step", leave=False, disable=not self._progress) as bar,
             self._meter.stage(_account(stage)),
+            telling_rate_limits(self._limit),
         ):
             stage_run = _StageRun(steps, todo, results, self, missing, bar)
             try:
-                ThreadExecutor(self._num_threads).run(
+                ThreadExecutor(self._num_threads, limit=self._limit).run(
                     self._paid, [steps[index] for index in todo], on_done=stage_run.take
                 )
             except _Stopped as stopped:

@@ -11,7 +11,7 @@ from typing import Any
 from dspy_evocue.checkpoints import Event
 from dspy_evocue.entries import NodeKind
 from dspy_evocue.episodes import Recording
-from dspy_evocue.public_episodes import PublicEpisode, episode_from
+from dspy_evocue.public_episodes import PublicEpisode, episode_from, shown_value
 from dspy_evocue.rounds.tasks import Task
 
 RESULT_NODE = "result"
@@ -46,7 +46,7 @@ def _opened_task(recording: Recording) -> dict[str, Any]:
 
 def _tool_text(event: Event) -> str:
     arguments = ", ".join(f"{name}={value!r}" for name, value in event.inputs.items())
-    return f"called with ({arguments}) -> {_raised(event) or event.output}"
+    return f"called with ({arguments}) -> {_raised(event) or shown_value(event.output)}"
 
 
 def _predictor_text(event: Event) -> str:
@@ -77,6 +77,6 @@ that the run passed there, and nothing was said or seen."""
 def _fields_text(output: Any) -> str:
     items: Any = output.items() if isinstance(output, Mapping) or hasattr(output, "items") else None
     if items is None:
-        return str(output)
+        return shown_value(output)
     # A ReAct program returns its whole trajectory once more: the steps have shown it already.
-    return "\n".join(f"{name}: {value}" for name, value in items if name != "trajectory")
+    return "\n".join(f"{name}: {shown_value(value)}" for name, value in items if name != "trajectory")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
@@ -94,8 +94,8 @@ class Reflection:
 
 
 def reflection_context(reflection_lm: Any) -> AbstractContextManager[Any]:
-    """Return the DSPy context in which the reflection model answers."""
-    return nullcontext() if reflection_lm is None else dspy.context(lm=reflection_lm)
+    """Return the DSPy context in which the reflection model answers, to the learner alone: nothing is streamed."""
+    return dspy.context(send_stream=None, **({} if reflection_lm is None else {"lm": reflection_lm}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 from dspy_evocue.acceptance import for_run
 from dspy_evocue.artifact import Evolved, attach
 from dspy_evocue.episodes import Recording, RunPlan, plan_runs, program_key
-from dspy_evocue.instrument import state_of
+from dspy_evocue.instrument import editable_predictors, state_of
 from dspy_evocue.knowledge import untested_evidence
 from dspy_evocue.memory import MemoryRecord, TrialMemory
 from dspy_evocue.proposal_checks import ProposedEdit, SiteUse
@@ -84,6 +84,10 @@ class RoundRun:
         scores = {task.task_id: run.episode.score for task, run in zip(tasks, recordings, strict=True)}
         sites = used_sites(self.program, recordings)
         self.record = replace(self.record, base_scores=scores, sites=sites)
+        unreached = sorted(set(editable_predictors(self.program)) - {use.target for use in sites})
+        if unreached:
+            names = ", ".join(unreached)
+            self._note(f"Never entered in {len(recordings)} recorded runs: {names}. Nothing is proposed for them.")
         self.is_perfect = all(score is not None and score >= settings.perfect_score for score in scores.values())
         return tasks, recordings
 

@@ -16,10 +16,13 @@ from typing import Any
 
 import dspy
 
+from dspy_combee.copied_text import shared_with_train_set
 from dspy_combee.errors import BudgetExhausted
 from dspy_combee.report.result import StopReason
+from dspy_combee.runtime.abort import Aborted, AbortSwitch
 from dspy_combee.runtime.budget import Meter, Spend
 from dspy_combee.runtime.execution.threads import default_num_workers
+from dspy_combee.runtime.interrupt_watch import refusing_calls_when_closed
 from dspy_combee.runtime.run_log import Fingerprint, check_fingerprint, fingerprint_run
 from dspy_combee.runtime.stable_json import stable_json
 from dspy_evocue.acceptance import Anytime
@@ -63,6 +66,7 @@ class LearnerRun:
         self._pools = pools
         self._finished: list[Round] = []
         self._current: RoundRun | None = None
+        self._abort = AbortSwitch()
         self._tried: list[ProposedEdit] = []
         is_resumed = settings.log_dir is not None and check_fingerprint(settings.log_dir, self._fingerprint())
         self._log = StepLog(settings.log_dir)
@@ -91,17 +95,21 @@ class LearnerRun:
         reason: StopReason = "error"
         error: BaseException | None = None
         try:
-            with self._meter.installed():
+            with self._meter.installed(), refusing_calls_when_closed(self._abort):
                 reason = self._rounds()
         except BudgetExhausted as exhausted:
             reason, error = "budget", exhausted
             logger.warning("%s: returning what is confirmed so far.", exhausted)
         except KeyboardInterrupt as interrupt:
             reason, error = "interrupted", interrupt
+        except Aborted:
+            # A worker that was refused a call may be heard before the one that was interrupted.
+            reason, error = "interrupted", KeyboardInterrupt()
         except BaseException as failure:
             error = failure
             raise
         finally:
+            self._abort.is_closed = True
             self.result = self._finish(reason, error, self._settings.clock() - began)
         if isinstance(error, KeyboardInterrupt) and self._settings.on_interrupt == "raise":
             raise error
@@ -175,10 +183,12 @@ class LearnerRun:
         for stage, spend in self._meter.spend_by_stage.items():
             if stage != "earlier":
                 by_stage[stage] += spend
+        learned = self._learned()
+        tasks = [task.example for task in (*self._pools.learning, *self._pools.confirmation)]
         return EvoCUEResult(
             stop_reason=reason,
             rounds=tuple(rounds),
-            edits=self._learned(),
+            edits=learned,
             seconds=seconds,
             spend=self._meter.spend,
             spend_by_stage=dict(by_stage),
@@ -186,6 +196,7 @@ class LearnerRun:
             error="" if error is None else f"{type(error).__name__}: {error}",
             identity=self._identity(rounds),
             config=self._config(),
+            longest_shared_span=shared_with_train_set((edit.describe() for edit in learned), tasks),
             best_program=self._program,
         )
 

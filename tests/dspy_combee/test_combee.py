@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import dspy
 import pytest
 
@@ -90,3 +93,9 @@ def test_it_fires_dspys_compile_callbacks():
     with dspy.context(callbacks=[Watch()]), pytest.raises(ValueError, match="at least one example"):
         Combee(gepa()).compile(dspy.Predict("question->answer"), trainset=[])
     assert events == ["Combee", "ValueError"]
+
+
+def test_importing_the_package_imports_none_of_the_heavy_ones():
+    code = "import sys, dspy_combee; print({'dspy', 'gepa', 'numpy', 'wandb', 'mlflow', 'datasets'} & set(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"

@@ -138,6 +138,17 @@ def test_a_length_finish_is_refused_and_no_history_proves_nothing():
     refuse_cut_reply({"response": None, "outputs": ["fine"]})
 
 
+CUT_LIST = '[{"text": "Never open the door unless'
+
+
+def test_a_chat_field_of_json_that_was_repaired_is_refused():
+    whole = f'[[ ## candidates ## ]]\n{CUT_LIST} it rings"}}]'
+    refuse_cut_reply({"response": None, "outputs": [whole, f"{whole}\n\n[[ ## completed ## ]]"]})
+    refuse_cut_reply({"response": None, "outputs": ['[[ ## answer ## ]]\n{name} said "no", [see']})
+    with pytest.raises(ReflectionError, match="stops before its end"):
+        refuse_cut_reply({"response": None, "outputs": [f"[[ ## candidates ## ]]\n{CUT_LIST}"]})
+
+
 def test_json_that_was_repaired_is_refused():
     with pytest.raises(ReflectionError, match="stops before its end"):
         refuse_cut_reply({"response": None, "outputs": [{"text": '{"new_instruction": "half'}]})

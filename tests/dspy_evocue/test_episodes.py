@@ -1,11 +1,13 @@
-"""A recording belongs to a program as it was: whatever is learned in it changes its key."""
+"""A recording is of a program as it was, on the inputs as they are: whatever is learned in it changes its key."""
 
 import dspy
 import pytest
 
+from dspy_combee.testing import scripted_lm
 from dspy_evocue import CallSite, InstructionEdit, attach
 from dspy_evocue.control import Condition, ControlGraph, ControlProgram, DraftState, Edge, Node
-from dspy_evocue.episodes import program_key
+from dspy_evocue.episodes import plan_runs, program_key, record_run
+from dspy_evocue.testing import chat_reply
 
 
 class Outer(dspy.Module):
@@ -58,3 +60,26 @@ EDIT = InstructionEdit(at=CallSite("*", "self"), text="Lesson.")
 def test_what_is_learned_makes_another_program(make, make_changed):
     assert program_key(make()) == program_key(make())
     assert program_key(make()) != program_key(make_changed())
+
+
+def test_a_program_is_given_pictures_and_histories_as_they_are():
+    class Looker(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.look = dspy.Predict("picture: dspy.Image, history: dspy.History -> answer: str")
+
+        def forward(self, **inputs):
+            given.append({**inputs, "tags": list(inputs["tags"])})
+            inputs.pop("tags").append("changed by the program")
+            return self.look(**inputs)
+
+    given = []
+    history = dspy.History(messages=[{"picture": "none", "answer": "EARLIER"}])
+    example = dspy.Example(picture=dspy.Image(url="https://pictures/1.png"), history=history, tags=["a"])
+    lm = scripted_lm(lambda prompt, number: chat_reply(answer="done"))
+    with dspy.context(lm=lm):
+        recording = record_run(plan_runs(Looker(), lambda gold, pred: 1.0), example.with_inputs(*example.keys()))
+    assert recording.episode.error == ""
+    assert given == [{"picture": example.picture, "history": history, "tags": ["a"]}]
+    assert "EARLIER" in lm.engine.prompts[0]
+    assert example.tags == ["a"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import threading
 
 import dspy
@@ -314,6 +315,85 @@ def test_it_runs_inside_a_running_loop_and_leaves_the_settings_alone(bed):
     program = asyncio.run(main())
     assert len(program.evocue.edits) == 1
     assert dict(dspy.settings.copy()) == before
+
+
+def test_nothing_is_streamed_where_a_streaming_app_compiles(bed, streamed):
+    judge = scripted_lm(lambda prompt, number: chat_reply(verdict="yes"))
+
+    def metric(example, prediction, trace=None):
+        with dspy.context(lm=judge):
+            dspy.Predict("answer -> verdict")(answer=prediction.answer)
+        return bed.metric(example, prediction)
+
+    with streamed.context():
+        program, _ = bed.compile(bed.optimizer(metric=metric, max_rounds=1))
+    assert len(program.evocue.edits) == 1
+    assert judge.engine.calls > 0
+    assert streamed.chunks == []
+
+
+def test_a_stretch_of_a_task_that_an_edit_repeats_is_reported(bed, caplog):
+    leak = "the invoice of Acme Corporation in Springfield of last Tuesday was refunded in full"
+    tasks = [
+        dspy.Example(question=task.question, answer=task.answer, letter=f"Madam, {leak}.").with_inputs("question")
+        for task in bed.tasks()
+    ]
+    optimizer = bed.optimizer(adviser=bed.adviser([bed.candidate(f"{bed.hint} Say that {leak} today.")]))
+    bed.compile(optimizer, tasks=tasks)
+    result = optimizer.last_result
+    assert result.longest_shared_span.startswith(leak.removesuffix(" full"))
+    assert f'"{result.longest_shared_span}"' in result.explain()
+    assert result.to_dict()["longest_shared_span"] == result.longest_shared_span
+    assert any("characters with the train set" in r.getMessage() for r in caplog.records)
+
+
+def test_a_predictor_that_no_run_enters_is_named_and_not_offered_to_the_proposer(bed):
+    class Branch(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.ask = dspy.Predict("question -> answer")
+            self.rare = dspy.Predict("question -> answer")
+
+        def forward(self, question):
+            return self.ask(question=question)
+
+    adviser = bed.adviser()
+    optimizer = bed.optimizer(adviser=adviser, max_rounds=1)
+    bed.compile(optimizer, program=Branch(), lm=bed.task_lm())
+    assert "Never entered in 6 recorded runs: rare. Nothing is proposed for them." in optimizer.last_result.explain()
+    (proposing,) = (prompt for prompt in adviser.engine.prompts if "untested_evidence" in prompt)
+    assert "START -> ask" in proposing
+    assert "rare" not in proposing
+
+
+def test_usage_that_the_user_tracks_is_what_the_run_spent(bed):
+    optimizer = bed.optimizer(max_rounds=1)
+    with dspy.context(track_usage=True), dspy.track_usage() as tracker:
+        bed.compile(optimizer)
+    assert sum(len(calls) for calls in tracker.usage_data.values()) == optimizer.last_result.spend.lm_calls > 0
+
+
+def test_one_info_line_a_round(bed, caplog):
+    optimizer = bed.optimizer(adviser=bed.adviser([]), max_rounds=2)
+    with caplog.at_level(logging.INFO):
+        bed.compile(optimizer)
+    ours = [r.getMessage() for r in caplog.records if r.name.startswith("dspy_") and r.levelno == logging.INFO]
+    assert [line.split(":")[0] for line in ours] == ["Round 1", "Round 2"]
+
+
+def test_it_fires_dspys_compile_callbacks(bed):
+    events = []
+
+    class Watch(dspy.utils.callback.BaseCallback):
+        def on_compile_start(self, call_id, instance, inputs):
+            events.append(type(instance).__name__)
+
+        def on_compile_end(self, call_id, outputs, exception):
+            events.append(type(exception).__name__)
+
+    with dspy.context(callbacks=[Watch()]), pytest.raises(ValueError, match="at least one example"):
+        bed.optimizer().compile(bed.program(), trainset=[])
+    assert events == ["EvoCUE", "ValueError"]
 
 
 def test_tools_with_a_state_and_no_environment_are_noticed_and_the_remedy_is_named():

@@ -1,13 +1,18 @@
 """What goes wrong with models, metrics, data, budgets and users: nothing paid for is lost, nothing is a silent zero."""
 
 import logging
+import os
+import signal
 import threading
+from dataclasses import replace
 
 import dspy
 import pytest
+from dspy.lm15 import RateLimitError
 
 from dspy_combee.errors import LMUnavailableError, MetricError
 from dspy_combee.runtime.budget import Budget
+from dspy_combee.runtime.retry import RetryPolicy
 from dspy_combee.testing import scripted_lm
 from dspy_evocue.evocue import EvoCUE
 
@@ -43,6 +48,18 @@ def test_a_metric_may_return_its_score_in_any_usual_shape(bed, name):
     optimizer = bed.optimizer(metric=metric, max_rounds=1)
     program, _ = bed.compile(optimizer)
     assert len(program.evocue.edits) == 1
+
+
+def test_a_metric_may_take_all_five_arguments(bed):
+    taken = []
+
+    def metric(gold, pred, trace, pred_name, pred_trace):
+        taken.append((trace, pred_name, pred_trace))
+        return bed.metric(gold, pred)
+
+    program, _ = bed.compile(bed.optimizer(metric=metric, max_rounds=1))
+    assert len(program.evocue.edits) == 1
+    assert set(taken) == {(None, None, None)}
 
 
 @pytest.mark.parametrize("name", BAD_SHAPES)
@@ -118,6 +135,21 @@ def test_data_that_cannot_be_used_is_refused_before_any_call(bed):
         bed.optimizer().compile(bed.program(), trainset=bed.tasks(), valset=[])
     with pytest.raises(ValueError, match="teacher"):
         bed.optimizer().compile(bed.program(), trainset=bed.tasks(), teacher=bed.program())
+    assert lm.engine.calls == 0
+
+
+def test_an_async_only_program_is_refused_with_the_cure(bed):
+    class AsyncOnly(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.ask = dspy.Predict("question -> answer")
+
+        async def aforward(self, question):
+            return await self.ask.acall(question=question)
+
+    lm = bed.task_lm()
+    with pytest.raises(TypeError, match=r"dspy\.syncify"):
+        bed.compile(bed.optimizer(), program=AsyncOnly(), lm=lm)
     assert lm.engine.calls == 0
 
 
@@ -199,6 +231,21 @@ def test_a_reflection_model_that_never_answers_is_an_error(bed):
         bed.compile(bed.optimizer(adviser=adviser))
 
 
+def test_a_rate_limit_of_the_reflection_model_is_waited_for(bed):
+    waits = []
+
+    def busy(prompt, number):
+        return RateLimitError("429") if number <= 2 else None
+
+    optimizer = bed.optimizer(adviser=bed.adviser(reply=busy), max_rounds=1, num_threads=1)
+    settings = optimizer._settings()
+    optimizer._settings = lambda: replace(settings, retry=RetryPolicy(sleep=waits.append))
+    program, _ = bed.compile(optimizer)
+    assert len(waits) == 2
+    assert 0 < waits[0] < waits[1]
+    assert len(program.evocue.edits) == 1
+
+
 def dspy_error():
     from dspy.utils.exceptions import LMAuthError
 
@@ -244,6 +291,66 @@ def test_an_interrupt_keeps_the_program_so_far_and_starts_nothing_more(bed, at_c
     assert result.best_program.evocue.edits == ()
     # Calls that four threads had in flight may still end; a trial has two arms.
     assert len(after) <= 2 * 4
+
+
+class AskTwice(dspy.Module):
+    """An agent that has more to ask when it is interrupted."""
+
+    def __init__(self):
+        super().__init__()
+        self.ask = dspy.Predict("question -> answer")
+        self.check = dspy.Predict("question -> answer")
+
+    def forward(self, question):
+        answer = self.ask(question=question)
+        self.check(question=question)
+        return answer
+
+
+@pytest.mark.parametrize("first_call", [1, 9])
+def test_no_call_starts_after_ctrl_c_while_workers_are_busy(bed, tmp_path, first_call):
+    """Press it while four workers wait for their model: no run goes on to its next call."""
+    busy, go_on, heard, lock, started = threading.Event(), threading.Event(), threading.Event(), threading.Lock(), []
+
+    def wait_at(prompt, number):
+        with lock:
+            started.append(number)
+            waiting = sum(one >= first_call for one in started)
+        if number >= first_call:
+            if waiting >= 4:
+                busy.set()
+            go_on.wait(60)
+        return bed.answer(prompt)
+
+    def hear(number, frame):
+        heard.set()
+        raise KeyboardInterrupt
+
+    def press():
+        busy.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+        heard.wait(60)  # a signal is handled when the main thread runs again
+        with lock:
+            at_interrupt.append(len(started))
+        go_on.set()
+
+    at_interrupt = []
+    optimizer = bed.optimizer(log_dir=tmp_path)
+    presser = threading.Thread(target=press)
+    before = signal.signal(signal.SIGINT, hear)
+    try:
+        presser.start()
+        with pytest.raises(KeyboardInterrupt):
+            bed.compile(optimizer, program=AskTwice(), lm=bed.task_lm(wait_at))
+        presser.join()
+        assert signal.getsignal(signal.SIGINT) is hear
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert optimizer.last_result.stop_reason == "interrupted"
+    assert len(started) == at_interrupt[0]
+    again = bed.optimizer(log_dir=tmp_path)
+    bed.compile(again, program=AskTwice())
+    assert again.last_result.stop_reason == "perfect"
 
 
 def test_an_interrupt_in_the_reflection_model_can_return_the_program(bed):

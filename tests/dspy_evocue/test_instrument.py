@@ -48,6 +48,26 @@ def test_an_edit_on_the_first_entry_of_a_react_loop_is_read_once():
     assert seen(lm) == [True, False, False, False, False]
 
 
+def test_predictors_with_equal_signatures_are_told_apart():
+    class Twins(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = dspy.Predict("question -> answer")
+            self.second = dspy.Predict("question -> answer")
+
+        def forward(self, question):
+            self.first(question=f"FIRST {question}")
+            return self.second(question=f"SECOND {question}")
+
+    lm = answering_lm()
+    with dspy.context(lm=lm):
+        attach(Twins(), lesson("*", "second"))(question="q")
+        recorded = list_sites(Twins(), [dspy.Example(question="q").with_inputs("question")])
+    assert seen(lm)[:2] == [False, True]
+    assert "SECOND" in lm.engine.prompts[1]
+    assert (recorded.count("START", "first"), recorded.count("first", "second")) == (1, 1)
+
+
 def test_an_edit_on_the_recurring_entry_is_read_at_every_later_step():
     lm = three_looks()
     with dspy.context(lm=lm):

@@ -3,13 +3,13 @@ import json
 import dspy
 import pytest
 
-from dspy_combee.testing import scripted_lm
+from dspy_combee.testing import scripted_lm, scripted_response
 from dspy_evocue.call_sites import CallSite
 from dspy_evocue.proposal_checks import SiteUse
 from dspy_evocue.proposer import LMProposer, ProposalRequest, episode_index, existing_fragments
 from dspy_evocue.public_episodes import episode_from
 from dspy_evocue.residual_goals import check_goals
-from dspy_evocue.signatures import FragmentWanted, JudgedRequirement
+from dspy_evocue.signatures import FragmentWanted, JudgedRequirement, ProposeEdits
 
 SITES = (SiteUse("START", "react", 2, 2), SiteUse("tool:search", "react", 6, 2))
 EPISODES = tuple(
@@ -118,6 +118,26 @@ def test_a_useless_or_cut_reply_is_asked_for_again_and_never_adopted(useless):
     assert nothing.failure == "the proposer's reply could not be parsed"
 
 
+HALF = '[{"at": ["tool:search -> react"], "expected_effect": "it checks", "text": "Never open the door unless'
+
+
+@pytest.mark.parametrize(
+    ("cut", "calls"),
+    [
+        (f"[[ ## candidates ## ]]\n{HALF}", 1),
+        (f'{{"candidates": {HALF}', 2),  # the chat adapter cannot read it, so that the JSON adapter asks as well
+        (scripted_response(chat("candidates", [candidate("Never open the door unless")]), finish_reason="length"), 1),
+    ],
+    ids=["chat", "json", "length"],
+)
+def test_half_an_instruction_is_asked_for_again_and_never_adopted(cut, calls):
+    result, _ = proposals(*[cut] * calls, chat("candidates", [candidate()]))
+    assert [edit.text for edit in result.candidates] == ["Check the door."]
+    nothing, _ = proposals(*[cut] * 2 * calls)
+    assert nothing.candidates == ()
+    assert nothing.failure.startswith("the proposer's reply could not be used: the reply")
+
+
 def test_an_outage_is_raised():
     with pytest.raises(Exception, match="503"):
         proposals(RuntimeError("503 unavailable"), RuntimeError("503 unavailable"))
@@ -133,6 +153,27 @@ def test_long_episodes_are_shown_by_the_fragments_that_are_asked_for():
     assert "[7] react: <7>" in prompts[1]
     assert "<2>" not in prompts[1]
     assert max(map(len, prompts)) < 20000
+
+
+def test_an_index_of_many_long_tasks_is_cut_where_it_can_be_seen():
+    many = tuple(episode_from(f"t{n}", {"q": "word " * 1000}, [("react", "x")], 0.0) for n in range(40))
+    proposer = LMProposer(max_index_chars=3000)
+    result, prompts = proposals(
+        chat("candidates", [candidate()]), request=ProposalRequest(many, SITES), proposer=proposer
+    )
+    assert len(result.candidates) == 1
+    index = prompts[0].rsplit("[[ ## index ## ]]", 1)[1].split("[[ ## call_sites ## ]]")[0]
+    assert len(index) < 3100
+    assert "characters left out" in index
+
+
+def test_the_users_own_wording_and_length_hold():
+    wording = ProposeEdits.with_instructions("Propose edits as a haiku.")
+    proposer = LMProposer(propose_signature=wording, max_text_chars=10)
+    result, prompts = proposals(*[chat("candidates", [candidate()])] * 2, proposer=proposer)
+    assert "Propose edits as a haiku." in prompts[0]
+    assert result.candidates == ()
+    assert "at most 10 characters, it has 15" in result.rejected[0].problems[0]
 
 
 def test_fragments_that_do_not_exist_are_dropped():

@@ -1,6 +1,8 @@
 """Budgets, estimates and early ends over dspy.GEPA."""
 
 import logging
+import re
+import threading
 
 import dspy
 import pytest
@@ -8,9 +10,16 @@ from gepa_lessons import teach
 
 from dspy_combee.aggregation.scan import Scan
 from dspy_combee.aggregation.waves import CallRunner
+from dspy_combee.learners.gepa_stopping import IDLE_ITERATIONS
 from dspy_combee.runtime.budget import Budget, Price
 from dspy_combee.runtime.retry import RetryPolicy
 from dspy_combee.testing import asks_for_lessons, lessons_reply
+
+
+def follow_rules(prompt, _number):
+    question = re.findall(r"q(\d+)", prompt)[-1]
+    text = question if f"q{question} answer {question}" in prompt else "zzz"
+    return f"[[ ## answer ## ]]\n{text}\n\n[[ ## completed ## ]]"
 
 
 def test_a_budget_for_no_proposal_is_warned_of_before_the_first_call(make_world, caplog):
@@ -128,3 +137,52 @@ def test_retries_use_the_policy_of_the_aggregation(make_world):
     runner = CallRunner(retry=RetryPolicy(attempts=4, sleep=waits.append))
     world.compile(world.combee(aggregation=Scan(runner=runner)))
     assert len(waits) == 2
+
+
+def test_a_run_that_spends_nothing_is_given_up(make_world):
+    """GEPA itself would go round for ever: nothing that it counts moves."""
+
+    class Nothing:
+        def sample_tasks(self, state, candidate_selector, batch_sampler, trainset):
+            rounds.append(state.i)
+            return []
+
+    world, rounds = make_world(), []
+    optimizer = world.combee(gepa={"gepa_kwargs": {"sampling_strategy": Nothing()}})
+    world.compile(optimizer)
+    assert optimizer.last_result.stop_reason == "no_improvement"
+    assert optimizer.last_result.spend.metric_calls == len(world.val)
+    assert len(rounds) == IDLE_ITERATIONS
+
+
+@pytest.mark.parametrize(("limit", "is_warned"), [(51, True), (52, False)])
+def test_a_budget_for_less_than_three_proposals_is_warned_of(make_world, caplog, limit, is_warned):
+    """Four examples validate the student; a proposal takes a batch of six before and after, and four to validate it."""
+    world = make_world()
+    at_once = {"gepa_kwargs": {"stop_callbacks": lambda state: True}}
+    world.compile(world.combee(batch_size=6, gepa={"max_metric_calls": limit, **at_once}))
+    warned = [r.getMessage() for r in caplog.records if "allows about" in r.getMessage()]
+    assert [text.startswith(f"The budget of {limit} metric calls allows about 2") for text in warned] == [
+        True
+    ] * is_warned
+
+
+def test_reflection_calls_have_a_limit_of_their_own(make_world):
+    rollouts, reflections = threading.Barrier(4), threading.Barrier(2)
+
+    def task(prompt, number):
+        if number <= 4:
+            rollouts.wait(60)
+        return follow_rules(prompt, number)
+
+    def reflect(prompt, number):
+        if number <= 2:
+            reflections.wait(60)
+        return teach(prompt, number)
+
+    world = make_world(task=task, reflect=reflect)
+    scan = Scan(runner=CallRunner(hedge=None))
+    optimizer = world.combee(num_threads=2, batch_size=12, aggregation=scan, gepa={"num_threads": 4})
+    world.compile(optimizer)
+    assert optimizer.last_result.rounds[0].is_accepted
+    assert world.reflect_engine.most_at_once == 2

@@ -119,12 +119,24 @@ def test_a_score_above_the_perfect_one_is_warned_of_once(make_world, caplog):
 def test_empty_feedback_is_warned_of_once_with_numbers(make_world, caplog):
     world = make_world(metric=lambda g, p, t=None, n=None, s=None: float(p.answer == g.answer))
     world.compile(world.combee())
-    assert len([r for r in caplog.records if "feedback texts are empty" in r.getMessage()]) == 1
+    (warning,) = (r.getMessage() for r in caplog.records if "feedback texts are empty" in r.getMessage())
+    empty, all_texts = map(int, re.match(r"(\d+) of (\d+) feedback texts are empty", warning).groups())
+    assert 0 < empty == all_texts
 
 
 def test_examples_without_inputs_are_refused_before_any_call(make_world):
     world = make_world(train=[dspy.Example(question="q", answer="a")] * 4)
     with pytest.raises(ValueError, match=r"trainset\[0\] has none; call .with_inputs"):
+        world.compile(world.combee())
+    assert world.task_engine.calls == 0
+
+
+@pytest.mark.parametrize("field", ["train", "val"])
+def test_one_example_without_inputs_among_others_is_named(make_world, some_examples, field):
+    rows = some_examples(0, 1, 2)
+    rows.insert(2, dspy.Example(question="q9", answer="9"))
+    world = make_world(**{field: rows})
+    with pytest.raises(ValueError, match=rf"{field}set\[2\] has none; call .with_inputs"):
         world.compile(world.combee())
     assert world.task_engine.calls == 0
 

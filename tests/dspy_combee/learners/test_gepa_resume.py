@@ -67,8 +67,17 @@ def test_a_finished_run_is_resumed_without_any_call(make_world, tmp_path, caplog
     assert after.spend == before.spend
     assert (after.seed_score, after.best_score) == (before.seed_score, before.best_score)
     assert again.signature.instructions == program.signature.instructions
+    (said,) = (r.getMessage() for r in caplog.records if r.getMessage().startswith("Resumed"))
     spent = before.spend.metric_calls
-    assert any(f"{spent} metric calls already spent" in r.getMessage() for r in caplog.records)
+    assert said == f"Resumed at round {len(before.rounds) + 1}, {spent} metric calls already spent."
+
+
+def test_a_run_that_ended_perfect_spends_nothing_when_it_is_resumed(make_world, some_examples, tmp_path):
+    settings = {"batch_size": 12, "world": {"val": some_examples(0, 1, 2)}}
+    run(make_world, tmp_path, 200, **{**settings, "world": dict(settings["world"])})
+    world, again, _ = run(make_world, tmp_path, 400, **settings)
+    assert (world.task_engine.calls, world.reflect_engine.calls) == (0, 0)
+    assert again.stop_reason == "perfect"
 
 
 def test_a_resume_without_a_valset_pays_for_nothing_twice(make_world, tmp_path):

@@ -328,3 +328,34 @@ def test_frozen_predictors_keep_their_instruction(make_world, twins):
     program = world.compile(world.combee(frozen=["first"]), twins)
     assert program.first.signature.instructions == twins.first.signature.instructions
     assert OPENING in program.second.signature.instructions
+
+
+class Legal(dspy.Module):
+    def __init__(self):
+        super().__init__()
+        self.draft = dspy.Predict("question->draft")
+
+    def forward(self, question):
+        return self.draft(question=question)
+
+
+class WithLegal(dspy.Module):
+    def __init__(self):
+        super().__init__()
+        self.legal = Legal()
+        self.legal._compiled = True
+        self.free = dspy.Predict("question, draft->answer")
+
+    def forward(self, question):
+        return self.free(question=question, draft=self.legal(question=question).draft)
+
+
+def test_a_sub_module_that_was_compiled_before_keeps_its_instruction(make_world):
+    student = WithLegal()
+    world = make_world(task=lambda *_: "[[ ## draft ## ]]\nd\n\n[[ ## answer ## ]]\nzzz\n\n[[ ## completed ## ]]")
+    luck = iter(range(10_000))
+    world.metric = lambda g, p, t=None, n=None, s=None: min(0.9, next(luck) / 1000)
+    program = world.compile(world.combee(gepa={"component_selector": "all"}), student)
+    assert OPENING in program.free.signature.instructions
+    assert program.legal.draft.signature.equals(student.legal.draft.signature)
+    assert program.legal._compiled

@@ -1,3 +1,4 @@
+import logging
 import os
 import signal
 import subprocess
@@ -261,6 +262,15 @@ def test_what_was_spent_is_known_before_a_run_goes_on(learner, program, words, o
     run(learner, program, words, options, log_dir=tmp_path)
     assert spent_before(tmp_path).metric_calls == 10
     assert spent_before(None).metric_calls == 0
+
+
+def test_a_resumed_run_says_where_it_goes_on_and_what_was_spent(learner, program, words, options, tmp_path, caplog):
+    run(learner, program, words, options, log_dir=tmp_path)
+    with caplog.at_level(logging.INFO):
+        meter = Meter(already_spent=spent_before(tmp_path))
+        run(learner, program, words, options, log_dir=tmp_path, meter=meter)
+    said = [r.getMessage() for r in caplog.records if r.getMessage().startswith("Resumed")]
+    assert said == ["Resumed after round 4: 0 LM calls and 10 metric calls were spent already"]
 
 
 def test_the_result_is_json_data(learner, program, words, options):

@@ -1,11 +1,15 @@
 """Steps are paid for once, in order, within the budget, and an outage ends a run instead of filling it with noise."""
 
+import contextlib
 import threading
 
 import pytest
+from dspy.lm15 import RateLimitError
+from dspy.utils.exceptions import LMRateLimitError
 
 from dspy_combee.errors import BudgetExhausted, LMUnavailableError, MetricError
 from dspy_combee.runtime.budget import Budget, Meter, Spend
+from dspy_combee.testing import scripted_lm
 from dspy_evocue.missing_scores import MissingScore
 from dspy_evocue.rounds.faults import FAILURES_IN_A_ROW, FaultWatch
 from dspy_evocue.rounds.paid_steps import PaidSteps, Step
@@ -55,6 +59,38 @@ def test_a_budget_of_scored_runs_counts_what_is_in_flight():
     with pytest.raises(BudgetExhausted, match="max_metric_calls=5"):
         account.run("stage", three)
     assert kept == ["done", "done"]
+
+
+def test_fewer_steps_run_at_once_after_rate_limits_that_the_program_swallowed(caplog):
+    refused, pairs, lock, running, most = threading.Barrier(4), threading.Barrier(2), threading.Lock(), [], []
+
+    def reply(prompt, number):
+        if number <= 4:
+            refused.wait(60)
+            return RateLimitError("429")
+        return "fine"
+
+    lm = scripted_lm(reply)
+
+    def swallow():
+        with contextlib.suppress(LMRateLimitError):
+            lm("prompt")
+        return "done"
+
+    def meet():
+        with lock:
+            running.append(lm("prompt"))
+            most.append(len(running))
+        pairs.wait(60)
+        with lock:
+            running.pop()
+        return "done"
+
+    account = paid(threads=4)
+    account.run("stage", [Step(run=swallow, keep=lambda value, spend: None) for _ in range(4)])
+    account.run("stage", [Step(run=meet, keep=lambda value, spend: None) for _ in range(12)])
+    assert max(most) == 2
+    assert [r.getMessage().endswith("Set num_threads=2 to start there.") for r in caplog.records] == [True]
 
 
 def test_what_finished_is_kept_when_a_step_raises():

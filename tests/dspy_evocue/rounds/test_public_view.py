@@ -85,3 +85,34 @@ def test_actions_of_plain_code_are_shown_marks_are_not_and_nothing_of_the_metric
     assert shown.steps[2].text == "acted on the world; what came of it shows in later steps only"
     assert "CANARY" not in shown.history()
     assert "None" not in shown.history()
+
+
+class Describer(dspy.Module):
+    """Look at a picture and at another one that a tool fetches."""
+
+    def __init__(self):
+        super().__init__()
+        self.look = dspy.Predict("picture: dspy.Image, history: dspy.History -> answer: str")
+        self.fetch = dspy.Tool(fetch_picture)
+
+    def forward(self, picture, history):
+        found = self.fetch(name="map")
+        return dspy.Prediction(answer=self.look(picture=picture, history=history).answer, pictures=[found])
+
+
+def fetch_picture(name: str) -> dspy.Image:
+    """Fetch a picture."""
+    return dspy.Image(url="data:image/png;base64,AAAA")
+
+
+def test_pictures_are_shown_as_a_placeholder_and_histories_turn_by_turn():
+    history = dspy.History(messages=[{"question": "before?", "answer": "b"}])
+    picture = dspy.Image(url="data:image/png;base64,BBBB")
+    example = dspy.Example(picture=picture, history=history).with_inputs("picture", "history")
+    with dspy.context(lm=scripted_lm(lambda prompt, number: chat_reply(answer="done"))):
+        recording = record_run(plan_runs(Describer(), metric), example.copy(answer="CANARY"))
+    shown = public_episode(Task("t1", example), recording)
+    assert shown.task_text() == "picture: [image]\nhistory: question = before?; answer = b"
+    assert "tool:fetch_picture: called with (name='map') -> [image]" in shown.history()
+    assert shown.history().endswith("pictures: [image]")
+    assert "base64" not in shown.history()

@@ -1,13 +1,12 @@
-"""What tests of several parts of `dspy_combee` need."""
+"""The receiving end of a streaming app."""
 
 from contextlib import AbstractContextManager
 
 import dspy
-import pytest
 
 
 class Streamed:
-    """The receiving end of a streaming app, and what it received."""
+    """What a streaming app has received."""
 
     def __init__(self) -> None:
         self.chunks: list = []
@@ -18,8 +17,3 @@ class Streamed:
     def context(self) -> AbstractContextManager[None]:
         """Return the context in which such an app runs its programs."""
         return dspy.context(send_stream=self)
-
-
-@pytest.fixture
-def streamed() -> Streamed:
-    return Streamed()
