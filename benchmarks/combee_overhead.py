@@ -18,13 +18,13 @@ from typing import Any, TypeVar
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
-from dspy_combee.learners.gepa_curate import read_lessons
 from dspy_combee.learners.gepa_records import as_reflections, counting, identify, without_perfect
 from dspy_combee.lessons import Lesson, LessonUpdate, attach_lessons, fit_lessons, merge_in_code, split_instruction
 from dspy_combee.rule_sentences import repeated_advice, rule_sentences
 from dspy_combee.scan import plan_scan
 from dspy_combee.seeding import branch_rng
 from dspy_combee.shuffle import augmented_shuffle
+from dspy_combee.typed_lessons import read_lessons
 
 Result = TypeVar("Result")
 OBJECTS = "parcel invoice refund password router contract meter seat voucher badge".split()

@@ -24,10 +24,10 @@ from dspy.utils.exceptions import AdapterParseError
 from pydantic import BaseModel, Field
 
 from dspy_combee.demo import ROUTING_RULES, RoutingRule, keeps_rule, load_messages, routing_metric
-from dspy_combee.learners.gepa_curate import read_lessons
 from dspy_combee.records import render_record
 from dspy_combee.runtime.local_lm import resolve_lm
 from dspy_combee.signatures import ExtractLessons
+from dspy_combee.typed_lessons import read_lessons
 
 _BARE_LENGTH = 1.2  # of the length of the rule itself
 _LINE = re.compile(r"^\W*\[?(r\d+)\]?[:\s-]*(.+)$")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -38,11 +39,13 @@ def recover_instruction(reply: str, field: str = "new_instruction") -> str:
     return usable_text(text)
 
 
-def recover_list(reply: str, field: str) -> list[Any]:
-    """Return the list that a raw JSON reply holds under a field, or on its own; the items may have any shape.
+def recover_lists(reply: str, fields: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the lists that a raw JSON reply holds under these fields; the items may have any shape.
+
+    A list on its own is that of the first field. Of the others a reply may lack some: these are empty.
 
     Raises:
-        ReflectionError: the reply is cut off, has no end to its reasoning, or holds no such list.
+        ReflectionError: the reply is cut off, has no end to its reasoning, or holds no list of the first field.
     """
     text = _without_fence(without_reasoning(reply)).strip()
     start = min((index for index in (text.find("{"), text.find("[")) if index >= 0), default=0)
@@ -51,11 +54,12 @@ def recover_list(reply: str, field: str) -> list[Any]:
     try:
         parsed, _ = json.JSONDecoder(strict=False).raw_decode(text, start)
     except _UNREADABLE as error:
-        raise ReflectionError(f"the reply must be JSON with a list {field!r}: {error}") from error
-    items = parsed.get(field) if isinstance(parsed, dict) else parsed
-    if not isinstance(items, list):
-        raise ReflectionError(f"the reply must be JSON with a list {field!r}, got {type(items).__name__}")
-    return items
+        raise ReflectionError(f"the reply must be JSON with a list {fields[0]!r}: {error}") from error
+    found = parsed if isinstance(parsed, dict) else {fields[0]: parsed}
+    if not isinstance(found.get(fields[0]), list):
+        got = type(found.get(fields[0])).__name__
+        raise ReflectionError(f"the reply must be JSON with a list {fields[0]!r}, got {got}")
+    return {name: found[name] if isinstance(found.get(name), list) else [] for name in fields}
 
 
 def usable_text(text: Any, *, max_chars: int | None = None) -> str:

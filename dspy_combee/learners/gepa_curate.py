@@ -10,9 +10,8 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any
 
 import dspy
 
@@ -28,12 +27,11 @@ from dspy_combee.lessons import (
     Operation,
     apply_operations,
     merge_in_code,
-    one_line,
 )
 from dspy_combee.records import render_value
-from dspy_combee.replies import recover_instruction, recover_list, refuse_cut_reply, usable_instruction, usable_text
-from dspy_combee.rule_sentences import rule_sentences
+from dspy_combee.replies import recover_instruction, refuse_cut_reply, usable_instruction, usable_text
 from dspy_combee.signatures import CombineInstructions, ExtractLessons, ReviseContradictingLessons, ReviseLessons
+from dspy_combee.typed_lessons import ask_for_lists, cut_to_rules, read_lessons
 
 _OPERATION_LINE = re.compile(r"^\W*(MERGE|DROP|GROUP)\W+((?:\d+\s*(?:,|and|&|\+)?\s*)+)(?::\s*(.*))?", re.IGNORECASE)
 
@@ -64,21 +62,11 @@ class LessonCurate:
         return self._revise([reflection.update for reflection in reflections])
 
     def _extract(self, reflections: Sequence[Reflection]) -> LessonUpdate:
-        # What can be done before the call is done there: after it, all calls of a wave want the interpreter at once.
-        allowed = [rid for reflection in reflections for rid in reflection.record_ids]
+        record_ids = [rid for reflection in reflections for rid in reflection.record_ids]
         cases = {rid: _case(reflection) for reflection in reflections for rid in reflection.record_ids}
-        given = "\n".join(one_line(case).casefold() for case in cases.values())
-        items = _ask_for_list(ExtractLessons, "lessons", records="\n\n".join(item.text for item in reflections))
-        trimmed = (self._trimmed(lesson, cases) for lesson in read_lessons(items, allowed))
-        # A lesson that only repeats what a record was given or answered is the case and not its rule.
-        return LessonUpdate(merge_in_code(one for one in trimmed if one_line(one.text).casefold() not in given))
-
-    def _trimmed(self, lesson: Lesson, cases: Mapping[str, str]) -> Lesson:
-        """Cut a lesson down to its rule, where the model copied the feedback around it too."""
-        cited = lesson.record_ids or tuple(cases)
-        case = " ".join(cases[rid] for rid in cited)
-        text = rule_sentences(lesson.text, advice=self.advice, case=case)
-        return lesson if text == lesson.text else replace(lesson, text=text)
+        records = "\n\n".join(reflection.text for reflection in reflections)
+        found = read_lessons(ask_for_lists(ExtractLessons, records=records)["lessons"], record_ids)
+        return LessonUpdate(merge_in_code(cut_to_rules(found, cases, advice=self.advice)))
 
     def _revise(self, updates: Sequence[LessonUpdate]) -> LessonUpdate:
         joined = join_lessons(updates)
@@ -156,27 +144,6 @@ def join_lessons(updates: Sequence[LessonUpdate]) -> LessonUpdate:
     return LessonUpdate(lessons, covers_known=any(update.covers_known for update in updates))
 
 
-def read_lessons(items: Any, record_ids: Sequence[str]) -> tuple[Lesson, ...]:
-    """Read a model's list of lessons item by item; what is no lesson is dropped, and so are ids that were not shown.
-
-    Args:
-        items: `ExtractedLesson`s, or what a JSON reply holds in their place.
-        record_ids: The ids of the records that were shown.
-    """
-    known = {_bare_id(rid): rid for rid in record_ids}
-    lessons: list[Lesson] = []
-    for item in items if isinstance(items, list | tuple) else ():
-        fields = item if isinstance(item, Mapping) else getattr(item, "__dict__", {})
-        text = one_line(str(fields.get("rule") or "")).strip("* ")
-        if not re.search(r"\w", text):
-            continue
-        cited = map(_bare_id, re.split(r"[,;&\s]+|\band\b", str(fields.get("record_id") or "")))
-        ids = tuple(dict.fromkeys(known[rid] for rid in cited if rid in known))
-        # A call that saw one record can only have learned from that one.
-        lessons.append(Lesson(text, ids or (tuple(record_ids) if len(known) == 1 else ())))
-    return tuple(lessons)
-
-
 def parse_operations(reply: str) -> tuple[Operation, ...]:
     """Read lines such as `MERGE 2, 5: text`, `DROP 4`, `GROUP 1, 3: heading`; other lines are ignored."""
     operations: list[Operation] = []
@@ -219,32 +186,6 @@ def propose_once(
     return usable_text(texts[component])
 
 
-class _ListAdapter(dspy.JSONAdapter):
-    """DSPy's own, but the system text, a third of what a call takes, is written once a signature and not a call."""
-
-    def format_system_message(self, signature: type[dspy.Signature]) -> str:
-        return _system_message(cast(Any, signature))  # a class is hashable, which the metaclass hides
-
-
-@lru_cache(maxsize=8)
-def _system_message(signature: type[dspy.Signature]) -> str:
-    return dspy.JSONAdapter().format_system_message(signature)
-
-
-def _ask_for_list(signature: type[dspy.Signature], field: str, **inputs: str) -> list[Any]:
-    """Make one typed call for a list; a reply of which some items are of another shape is not lost with them."""
-    from dspy.utils.exceptions import AdapterParseError
-
-    predictor = dspy.Predict(signature)
-    try:
-        with dspy.context(adapter=_ListAdapter()):
-            items = getattr(predictor(**inputs), field)
-    except AdapterParseError as error:
-        items = recover_list(error.lm_response, field)
-    refuse_cut_reply(_last_entry(predictor))
-    return items
-
-
 def _ask(signature: type[dspy.Signature], field: str, **inputs: str) -> str:
     """Make one typed call with a predictor of its own, so that its history holds this call only."""
     from dspy.utils.exceptions import AdapterParseError
@@ -281,7 +222,3 @@ def _case(reflection: Reflection) -> str:
 def _last_entry(predictor: Any) -> dict[str, Any] | None:
     history = getattr(predictor, "history", None)
     return history[-1] if history else None
-
-
-def _bare_id(record_id: str) -> str:
-    return re.sub(r"\W|^record", "", record_id.casefold())

@@ -8,7 +8,7 @@ from dspy_combee.errors import ReflectionError
 from dspy_combee.replies import (
     is_cut_json,
     recover_instruction,
-    recover_list,
+    recover_lists,
     refuse_cut_reply,
     usable_text,
     without_reasoning,
@@ -84,7 +84,7 @@ def test_a_list_nested_too_deeply_is_refused_and_told_from_a_cut_one():
     assert is_cut_json(DEEP)
     assert not is_cut_json(whole)
     with pytest.raises(ReflectionError, match="must be JSON with a list 'lessons'"):
-        recover_list(whole, "lessons")
+        recover_lists(whole, ["lessons"])
 
 
 def test_none_is_refused():

@@ -4,9 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dspy_combee.learners.base import Reflection
-from dspy_combee.learners.gepa_curate import LessonCurate, parse_operations, read_lessons
+from dspy_combee.learners.gepa_curate import LessonCurate, parse_operations
 from dspy_combee.lessons import Drop, Group, Lesson, LessonUpdate, Merge
 from dspy_combee.testing import scripted_lm
+from dspy_combee.typed_lessons import read_lessons
 
 
 def item(record_id, rule):
