@@ -10,7 +10,6 @@ curated alone, as in sequential ACE.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import random
 import re
@@ -20,7 +19,7 @@ from collections.abc import Callable
 import dspy
 
 from dspy_combee import ACE, Combee, Playbook
-from dspy_combee.testing import ScriptedEngine, scripted_lm
+from dspy_combee.testing import ScriptedEngine, asks_for_lessons, lessons_reply, scripted_lm, shown_reflections
 
 
 def example(number: int) -> dspy.Example:
@@ -45,10 +44,8 @@ def reflect(prompt: str, _: int) -> str:
     if "Say what one run" in prompt:
         rule = re.findall(r"feedback: (The code of item \d+ is K-\d+\.)", prompt)[0]
         fields = {"what_went_wrong": "x", "cause": "x", "correct_approach": "x", "key_insight": rule, "votes": "[]"}
-    elif "Turn reflections" in prompt:
-        found = re.findall(r"\[(r\d+)\]\nInsight: (.+)", prompt)
-        items = [{"operation": "ADD", "text": text, "record_ids": [record_id]} for record_id, text in found]
-        fields = {"operations": json.dumps(items)}
+    elif asks_for_lessons(prompt):
+        return lessons_reply(shown_reflections(prompt))
     else:
         fields = {"merges": "[]", "refuted": "none"}
     return "\n\n".join(f"[[ ## {name} ## ]]\n{text}" for name, text in fields.items())

@@ -30,7 +30,7 @@ from dspy_combee.metrics import MetricCall
 from dspy_combee.playbook import approximate_tokens
 from dspy_combee.rounds import validate
 from dspy_combee.runtime.execution.threads import ThreadExecutor
-from dspy_combee.testing import asks_for_lessons, lessons_reply, scripted_lm
+from dspy_combee.testing import asks_for_lessons, lessons_reply, scripted_lm, shown_reflections
 
 INSTRUCTIONS = {
     "formula": "Answer the question with a plain number.",
@@ -180,6 +180,9 @@ def play_task(prompt: str, _: int) -> str:
 def play_reflection(prompt: str, _: int) -> str:
     """Play a reflection model that passes on questions with their answers."""
     if asks_for_lessons(prompt):
+        if "[[ ## reflections ## ]]" in prompt:
+            shown = shown_reflections(prompt) or [("", pair) for pair in re.findall(r"Q: .{1,40}? A: [^\s;]+", prompt)]
+            return lessons_reply(shown)
         found = re.findall(r"\[(r\d+)\]\nInputs: question = (.{1,40}).*?The answer is ([^,]\S*),", prompt, re.DOTALL)
         return lessons_reply((record_id, f"Q: {start} A: {answer}") for record_id, start, answer in found)
     if "[[ ## operations ## ]]" in prompt and "[[ ## rules ## ]]" in prompt:
@@ -189,12 +192,6 @@ def play_reflection(prompt: str, _: int) -> str:
         answer = re.findall(r"expected answer: (\S+)", prompt)
         insight = f"Q: {start[-1].strip() if start else '?'} A: {answer[-1] if answer else '?'}"
         fields = {"what_went_wrong": "x", "cause": "x", "correct_approach": "x", "key_insight": insight, "votes": "[]"}
-    elif "Turn reflections" in prompt:
-        shown = prompt.rsplit("[[ ## reflections ## ]]", 1)[-1]
-        found = re.findall(r"\[(r\d+)\]\nInsight: (.+)", shown)
-        found = found or [("", pair) for pair in re.findall(r"Q: .{1,40}? A: [^\s;]+", shown)]
-        items = [{"operation": "ADD", "text": text, "record_ids": [record_id]} for record_id, text in found]
-        fields = {"operations": json.dumps(items)}
     elif "[[ ## summary ## ]]" in prompt:
         fields = {"summary": "; ".join(re.findall(r"Q: .{1,40}? A: \S+", prompt)[:8]) or "be careful"}
     elif "[[ ## verdicts ## ]]" in prompt:

@@ -173,7 +173,7 @@ class ReflectionModel:
             "operations": lambda _: in_fields(operations="NONE"),
             "new_instruction": self._instruction,
             "key_insight": self._reflection,
-            "curated operations": self._curation,
+            "curated lessons": self._curation,
             "merges": lambda _: in_fields(merges="[]", refuted="none"),
             "module_advice": self._advice,
             "observations": self._observations,
@@ -220,12 +220,11 @@ class ReflectionModel:
         for rid, body in RECORD.findall(_input(prompt, "reflections")):
             for mark in rules_in(body):
                 cited.setdefault(mark, []).append(rid)
-        additions = [
-            {"operation": "ADD", "text": sentence(mark, seen[mark]), "section": "gates", "record_ids": ids}
+        return lessons_reply(
+            (", ".join(ids), sentence(mark, seen[mark]))
             for mark, ids in cited.items()
             if mark in seen and mark not in known
-        ]
-        return in_fields(operations=json.dumps(additions))
+        )
 
     def _advice(self, prompt: str) -> str:
         """SIMBA: advice from the rule that the reward information of its one example states."""
@@ -266,7 +265,7 @@ def form_of(prompt: str) -> str:
     form = next(
         (name for name in asked if name not in ("what_went_wrong", "cause", "correct_approach", "discussion")), ""
     )
-    return "curated operations" if form == "operations" and "[[ ## reflections ## ]]" in prompt else form
+    return "curated lessons" if form == "lessons" and "[[ ## reflections ## ]]" in prompt else form
 
 
 def _input(prompt: str, name: str) -> str:

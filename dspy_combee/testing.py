@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -221,10 +222,18 @@ def prompt_text(request: Request) -> str:
 
 
 def asks_for_lessons(prompt: str) -> bool:
-    """Whether a prompt is a first-level aggregation call of Combee over GEPA, which wants `lessons_reply`."""
+    """Whether a prompt is a first-level aggregation call over GEPA or ACE, which wants `lessons_reply`."""
     return "`lessons`" in prompt
 
 
 def lessons_reply(lessons: Iterable[tuple[str, str]]) -> str:
     """Return the reply of a first-level aggregation call: (record id, rule) each."""
     return json.dumps({"lessons": [{"record_id": record_id, "rule": rule} for record_id, rule in lessons]})
+
+
+def shown_reflections(prompt: str) -> list[tuple[str, str]]:
+    """Return the record ids and the insight of each reflection that a first-level call of ACE shows, in their order."""
+    shown = prompt.rpartition("[[ ## reflections ## ]]")[2]
+    headed = re.split(r"^\[([^\]\n]+)\]$", shown, flags=re.MULTILINE)[1:]
+    insights = (re.findall(r"^Reflection: (.+)$", body, re.MULTILINE) for body in headed[1::2])
+    return [(record_ids, insight[0]) for record_ids, insight in zip(headed[::2], insights, strict=True) if insight]

@@ -49,13 +49,19 @@ def render_run(
 
 
 def render_judgement(trajectory: Trajectory, *, max_chars: int = 6_000) -> str:
-    """Return what is known about how good the run was: score, feedback, expected output."""
-    lines = [] if trajectory.score is None else [f"score: {trajectory.score:g}"]
-    if trajectory.feedback.strip():
-        lines.append(f"feedback: {cut_middle(trajectory.feedback, max_chars)}")
+    """Return what is known about how good the run was: feedback, expected output, score."""
+    lines = [f"feedback: {cut_middle(trajectory.feedback, max_chars)}"] if trajectory.feedback.strip() else []
     expected = {name: render_value(value) for name, value in _fields(trajectory.example, "labels").items()}
     lines.extend(f"expected {name}: {cut_middle(text, max_chars)}" for name, text in expected.items() if text)
+    if trajectory.score is not None:
+        lines.append(f"score: {trajectory.score:g}")
     return "\n".join(lines) or "nothing is known"
+
+
+def render_case(trajectory: Trajectory, *, max_chars: int) -> str:
+    """Return the values that the program was given and that it answered, in one line."""
+    values = (*_fields(trajectory.example, "inputs").values(), *_fields(trajectory.prediction).values())
+    return cut_middle(" ".join(map(render_value, values)), max_chars)
 
 
 def names_of_components(program: Any) -> dict[object, str]:

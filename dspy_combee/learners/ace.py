@@ -27,7 +27,14 @@ from dspy_combee.playbook.limit import CountTokens
 from dspy_combee.playbook.text import split_instructions
 from dspy_combee.program_state import state_of, with_state
 from dspy_combee.provenance import SourcedLine
-from dspy_combee.trajectory_text import components_that_ran, names_of_components, render_judgement, render_run
+from dspy_combee.trajectory_text import (
+    components_that_ran,
+    names_of_components,
+    render_case,
+    render_judgement,
+    render_run,
+)
+from dspy_combee.truncation import cut_middle
 
 logger = logging.getLogger(__name__)
 
@@ -269,9 +276,9 @@ class ACELearner:
 
 
 def reflection_text(reply: Any) -> str:
-    """Return a reflector's reply as the curator reads it, the insight first."""
+    """Return everything that a reflector replied, the insight first."""
     insights = [item.insight for item in reply.key_insights.root] if "key_insights" in reply else [reply.key_insight]
-    return _reflection_body(reply, "\n".join(str(insight or "") for insight in insights))
+    return _whole_reply(reply, "\n".join(str(insight or "") for insight in insights))
 
 
 def reflections_from(
@@ -280,8 +287,8 @@ def reflections_from(
     """Turn a reflector's reply into one reflection a predictor; votes ride along in `details`.
 
     An insight about a predictor that does not exist goes to the last one that ran: it made the output. With labels the
-    judgement stands behind the reflector's words: a weak reflector loses the specific rule that the feedback states,
-    and the curator can still read it there.
+    curator reads the judgement first and then the insight, without the analysis that led to it: a weak reflector loses
+    the specific rule that the feedback states, and a weak curator copies whatever it reads first and most of.
     """
     by_component: dict[str, list[str]] = {name: [] for name in concerned}
     if "key_insights" in reply:
@@ -290,23 +297,26 @@ def reflections_from(
     else:
         by_component[concerned[0]].append(str(reply.key_insight or "").strip())
     votes = _votes_by_component(reply.votes.root, concerned)
-    judgement = f"\nJudgement:\n{render_judgement(trajectory, max_chars=MAX_JUDGEMENT_CHARS)}" if use_labels else ""
+    judgement = render_judgement(trajectory, max_chars=MAX_JUDGEMENT_CHARS)
+    details = {"case": render_case(trajectory, max_chars=MAX_JUDGEMENT_CHARS)}
+    if use_labels:
+        details["feedback"] = cut_middle(trajectory.feedback, MAX_JUDGEMENT_CHARS)
     return tuple(
         Reflection(
-            text=_reflection_body(reply, "\n".join(insights)) + judgement,
+            text=f"{judgement}\nReflection: {insight}".strip() if use_labels else _whole_reply(reply, insight),
             record_ids=(trajectory.record_id,),
             component=name,
             score=trajectory.score if use_labels else None,
-            details={"votes": votes[name]},
+            details={"votes": votes[name], **details},
         )
         for name, insights in by_component.items()
-        if any(insights) or votes[name]
+        if (insight := "\n".join(filter(None, insights))) or votes[name]
     )
 
 
-def _reflection_body(reply: Any, insight: str) -> str:
+def _whole_reply(reply: Any, insight: str) -> str:
     parts = (
-        ("Insight", insight),
+        ("Reflection", insight),
         ("What went wrong", reply.what_went_wrong),
         ("Cause", reply.cause),
         ("Right approach", reply.correct_approach),

@@ -17,7 +17,7 @@ import dspy
 
 from dspy_combee.conflicts import find_conflicts, refuted_numbers, side_by_side
 from dspy_combee.errors import ReflectionError
-from dspy_combee.learners.ace_signatures import Curate, CuratedOperation, MergeLessons
+from dspy_combee.learners.ace_signatures import Curate, CuratedChange, CurateGrown, MergeLessons, read_changes
 from dspy_combee.learners.base import Reflection
 from dspy_combee.learners.playbook_update import PlaybookUpdate, as_additions, as_lessons, join_updates
 from dspy_combee.lessons import Lesson, Merge, apply_operations
@@ -33,8 +33,10 @@ from dspy_combee.playbook import (
 )
 from dspy_combee.playbook.entries import DEFAULT_SECTION, joined_ids
 from dspy_combee.replies import refuse_cut_reply, usable_text
+from dspy_combee.rule_sentences import repeated_advice
 from dspy_combee.specifics import contains_rule, lost_specifics, polarity_words, specific_tokens
 from dspy_combee.truncation import cut_middle
+from dspy_combee.typed_lessons import ask_for_lists, cut_to_rules, read_lessons
 
 logger = logging.getLogger(__name__)
 
@@ -66,44 +68,50 @@ class PlaybookCurate:
         return self._curate(reflections)
 
     def _curate(self, reflections: Sequence[Reflection]) -> PlaybookUpdate:
-        reply = ask(
-            Curate,
-            task=self.task,
-            playbook=self.book.render() if self.book.entries else "(empty)",
-            reflections="\n\n".join(f"[{', '.join(r.record_ids)}]\n{r.text}" for r in reflections),
-        )
+        shown = "\n\n".join(f"[{', '.join(r.record_ids)}]\n{r.text}" for r in reflections)
+        if self.book.entries:
+            reply = ask_for_lists(CurateGrown, task=self.task, playbook=self.book.render(), reflections=shown)
+        else:
+            reply = ask_for_lists(Curate, task=self.task, reflections=shown)
         votes = votes_of(reflections, self.book)
-        items = list(reply.operations.root)
-        operations = [operation for item in items if (operation := self._checked(item, reflections, votes)) is not None]
-        dropped = reply.operations.dropped + len(items) - len(operations)
-        if dropped:
-            logger.debug("%d of %d curated operations were dropped", dropped, reply.operations.dropped + len(items))
-        if reply.operations.dropped and not items:
-            raise ReflectionError(f"none of the {reply.operations.dropped} operations of the reply makes sense")
-        return join_updates([PlaybookUpdate(self.component, tuple(operations), votes)])
+        additions = self._additions(reply["lessons"], reflections)
+        changes = [self._checked(change, reflections, votes) for change in read_changes(reply.get("changes", ()))]
+        if reply["lessons"] and not additions and not changes:
+            raise ReflectionError(f"none of the {len(reply['lessons'])} lessons of the reply makes sense")
+        operations = (*additions, *(change for change in changes if change is not None))
+        return join_updates([PlaybookUpdate(self.component, operations, votes)])
+
+    def _additions(self, items: Sequence[Any], reflections: Sequence[Reflection]) -> list[AddEntry]:
+        """Return the new entries that a reply's lessons are, each cut down to its rule."""
+        record_ids = [record_id for reflection in reflections for record_id in reflection.record_ids]
+        cases = {rid: told(reflection, "case") for reflection in reflections for rid in reflection.record_ids}
+        advice = repeated_advice(told(reflection, "feedback") for reflection in reflections)
+        lessons = cut_to_rules(read_lessons(items, record_ids), cases, advice=advice)
+        return [
+            AddEntry(text, lesson.heading or DEFAULT_SECTION, lesson.record_ids or sources_of(text, reflections))
+            for lesson in lessons
+            if (text := _entry_text(lesson.text))
+        ]
 
     def _checked(
-        self, item: CuratedOperation, reflections: Sequence[Reflection], votes: tuple[Vote, ...]
+        self, change: CuratedChange, reflections: Sequence[Reflection], votes: tuple[Vote, ...]
     ) -> Operation | None:
-        """Return the item as an operation that loses nothing, or None when it makes no sense for this playbook."""
-        old = [entry for entry_id in dict.fromkeys(item.entry_ids) if (entry := self.book.get(entry_id))]
-        records = cited_records(item, reflections)
-        if item.operation == "REMOVE":
+        """Return the change as an operation that loses nothing, or None when it makes no sense for this playbook."""
+        old = [entry for entry_id in dict.fromkeys(change.entry_ids) if (entry := self.book.get(entry_id))]
+        records = cited_records(change, reflections)
+        if change.operation == "REMOVE":
             return self._checked_removal(old, records, votes)
-        text = _entry_text(item.text)
+        text = _entry_text(change.text)
         if not text:
             return None
-        section = item.section.strip() or None
-        if item.operation == "ADD" or not old:
-            return AddEntry(text, section or DEFAULT_SECTION, records)
+        if not old:
+            return AddEntry(text, DEFAULT_SECTION, records)
         loses = _loses(text, old)
-        if item.operation == "UPDATE" or len(old) == 1:
+        if change.operation == "UPDATE" or len(old) == 1:
             if loses and old[0].net_votes >= 0:
-                return AddEntry(text, section or old[0].section, records)
-            return UpdateEntry(old[0].id, text, section, records)
-        if loses:
-            return None
-        return MergeEntries(tuple(entry.id for entry in old), text, section, records)
+                return AddEntry(text, old[0].section, records)
+            return UpdateEntry(old[0].id, text, None, records)
+        return None if loses else MergeEntries(tuple(entry.id for entry in old), text, None, records)
 
     def _checked_removal(
         self, old: Sequence[PlaybookEntry], records: tuple[str, ...], votes: tuple[Vote, ...]
@@ -128,7 +136,7 @@ class PlaybookCurate:
         evidence = [lesson.record_ids for lesson in lessons]
         reply = ask(
             MergeLessons,
-            lessons="\n".join(_numbered(number, lesson) for number, lesson in enumerate(lessons, start=1)),
+            rules="\n".join(_numbered(number, lesson) for number, lesson in enumerate(lessons, start=1)),
             contradictions="\n".join(side_by_side(conflict, evidence) for conflict in conflicts) or "none",
         )
         named = (int(number) for number in re.findall(r"\d+", reply.refuted or ""))
@@ -190,18 +198,27 @@ def votes_in(reflection: Reflection) -> list[tuple[str, Any, str]]:
     ]
 
 
-def cited_records(item: CuratedOperation, reflections: Sequence[Reflection]) -> tuple[str, ...]:
-    """Return the shown records that an item cites; where it cites none, those that code can tell it came from.
+def told(reflection: Reflection, name: str) -> str:
+    """Return what a reflection's details say under a name; empty where they say nothing."""
+    details = reflection.details if isinstance(reflection.details, dict) else {}
+    return str(details.get(name, ""))
 
-    That is the only record there is, or the only one that mentions all particulars of the text.
-    """
+
+def cited_records(change: CuratedChange, reflections: Sequence[Reflection]) -> tuple[str, ...]:
+    """Return the shown records that a change cites; where it cites none, those that code can tell it came from."""
     shown = {record_id.casefold(): record_id for reflection in reflections for record_id in reflection.record_ids}
-    cited = joined_ids(tuple(shown[name.casefold()] for name in item.record_ids if name.casefold() in shown))
-    if cited or len(shown) == 1:
-        return cited or tuple(shown.values())
-    if not specific_tokens(item.text):
+    cited = joined_ids(tuple(shown[name.casefold()] for name in change.record_ids if name.casefold() in shown))
+    return cited or sources_of(change.text, reflections)
+
+
+def sources_of(text: str, reflections: Sequence[Reflection]) -> tuple[str, ...]:
+    """Return the only record there is, or the records of the only reflection with all particulars of a text."""
+    shown = {reflection.record_ids for reflection in reflections}
+    if len(shown) == 1 and len(record_ids := next(iter(shown))) == 1:
+        return record_ids
+    if not specific_tokens(text):
         return ()
-    sources = {reflection.record_ids for reflection in reflections if not lost_specifics(reflection.text, (item.text,))}
+    sources = {reflection.record_ids for reflection in reflections if not lost_specifics(reflection.text, (text,))}
     return next(iter(sources)) if len(sources) == 1 else ()
 
 

@@ -8,6 +8,8 @@ or no list are none, because the insight beside them is worth more than they are
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import dspy
@@ -15,6 +17,7 @@ import pydantic
 from json_repair import loads as repair_json
 
 from dspy_combee.runtime.python_syntax import literal
+from dspy_combee.signatures import ExtractedLesson
 
 _NOTHING = {"", "none", "null", "n/a", "[]", "no operations", "nothing"}
 _TAGS = {"helpful", "harmful", "neutral"}
@@ -50,38 +53,30 @@ def _as_list(value: Any) -> list[Any]:
 
 
 class _Items(pydantic.RootModel[list[Item]], Generic[Item]):
-    """A list that keeps its good items. `dropped` of them made no sense."""
+    """A list that keeps its good items."""
 
     item_type: ClassVar[type[pydantic.BaseModel]]
     is_optional: ClassVar[bool] = False
     """Whether a reply that is no list is read as an empty one."""
-    _dropped: int = pydantic.PrivateAttr(default=0)
-
-    @property
-    def dropped(self) -> int:
-        """How many items of the reply were left out."""
-        return self._dropped
 
     @pydantic.model_validator(mode="wrap")
     @classmethod
     def _keep_good_items(cls, value: Any, handler: pydantic.ModelWrapValidatorHandler[Any]) -> Any:
         if isinstance(value, cls):
             return value
-        good, dropped = [], 0
         try:
             items = _as_list(value)
         except ValueError:
             if not cls.is_optional:
                 raise
-            items, dropped = [], 1
-        for raw in items:
-            try:
-                good.append(cls.item_type.model_validate(raw))
-            except pydantic.ValidationError:
-                dropped += 1
-        result = handler(good)
-        result._dropped = dropped
-        return result
+            items = []
+        return handler(list(_good_items(cls.item_type, items)))
+
+
+def _good_items(item_type: type[Item], items: Iterable[Any]) -> Iterator[Item]:
+    for raw in items:
+        with suppress(pydantic.ValidationError):
+            yield item_type.model_validate(raw)
 
 
 def _as_ids(value: Any) -> Any:
@@ -138,14 +133,19 @@ def _no_votes() -> Votes:
     return Votes([])
 
 
-class CuratedOperation(pydantic.BaseModel):
-    """One change to the playbook."""
+class CuratedLesson(ExtractedLesson):
+    """One specific rule, and where it is filed."""
 
-    operation: Literal["ADD", "UPDATE", "MERGE", "REMOVE"]
-    text: str = ""
-    section: str = ""
-    entry_ids: list[str] = []
-    record_ids: list[str] = []
+    section: str = pydantic.Field(default="", description="a heading of one or two words to file it under")
+
+
+class CuratedChange(pydantic.BaseModel):
+    """One change to entries that the playbook has."""
+
+    operation: Literal["UPDATE", "MERGE", "REMOVE"]
+    entry_ids: list[str] = pydantic.Field(default=[], description="the entries that it changes")
+    text: str = pydantic.Field(default="", description="their new text; empty for REMOVE")
+    record_ids: list[str] = pydantic.Field(default=[], description="the ids of the reflections that it comes from")
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -153,22 +153,24 @@ class CuratedOperation(pydantic.BaseModel):
         value = _renamed(
             value,
             operation=("type", "op", "action"),
-            text=("content", "lesson"),
+            text=("content", "lesson", "rule"),
             entry_ids=("entry_id", "ids", "id", "bullet_id"),
             record_ids=("records", "record_id", "record", "sources"),
         )
         if isinstance(value, dict):
             name = str(value.get("operation", "")).strip().upper()
-            value["operation"] = {"DELETE": "REMOVE", "MODIFY": "UPDATE", "EDIT": "UPDATE"}.get(name, name)
+            # An addition in this place is a change to no entry, which becomes a new one.
+            value["operation"] = {"DELETE": "REMOVE", "MODIFY": "UPDATE", "EDIT": "UPDATE", "ADD": "UPDATE"}.get(
+                name, name
+            )
         return value
 
     _ids = pydantic.field_validator("entry_ids", "record_ids", mode="before")(_as_ids)
 
 
-class CuratedOperations(_Items[CuratedOperation]):
-    """Changes to the playbook."""
-
-    item_type: ClassVar[type[pydantic.BaseModel]] = CuratedOperation
+def read_changes(items: Iterable[Any]) -> tuple[CuratedChange, ...]:
+    """Return the items that are changes, typed; one that makes no sense is dropped and the rest is kept."""
+    return tuple(_good_items(CuratedChange, items))
 
 
 class LessonMerge(pydantic.BaseModel):
@@ -268,34 +270,46 @@ class ReflectWithoutLabels(dspy.Signature):
 
 
 class Curate(dspy.Signature):
-    """Turn reflections on an assistant's runs into changes of its playbook.
+    """List the specific rule that each reflection teaches: one lesson for each reflection, none left out.
 
-    Go through the reflections one by one and let no specific lesson go: one ADD a lesson that the playbook lacks, with
-    its whole condition and every number, code, label, name and format copied exactly. One lesson an entry; never put
-    different lessons into one general sentence. UPDATE an entry to make it more exact, MERGE entries that say the
-    same, REMOVE one that did harm. Cite in record_ids the [id] of every reflection that a change comes from.
+    State the whole condition of a rule and copy codes, labels, names and numbers exactly. Where the rule itself is
+    quoted, take it from there. Leave out general advice that would fit any task.
     """
 
     task: str = dspy.InputField(desc="what the assistant was told")
-    playbook: str = dspy.InputField(desc="its lessons now, each with its [id]")
     reflections: str = dspy.InputField(desc="the reflections, each headed by its [record id]")
-    operations: CuratedOperations = dspy.OutputField(
-        desc="ADD: text, section, record_ids. UPDATE: entry_ids (one), text, record_ids. MERGE: entry_ids (two or "
-        "more), text, record_ids. REMOVE: entry_ids (one), record_ids"
+    lessons: list[CuratedLesson] = dspy.OutputField(desc="one lesson for each reflection, in their order")
+
+
+class CurateGrown(dspy.Signature):
+    """List the specific rule that each reflection teaches: one lesson for each reflection, none left out.
+
+    State the whole condition of a rule and copy codes, labels, names and numbers exactly. Where the rule itself is
+    quoted, take it from there. Leave out general advice that would fit any task, and rules that the playbook has.
+    Then change entries of the playbook where the reflections call for it: UPDATE one to make it more exact, MERGE
+    entries that say the same, REMOVE one that did harm.
+    """
+
+    task: str = dspy.InputField(desc="what the assistant was told")
+    playbook: str = dspy.InputField(desc="its lessons so far, each with its [id]")
+    reflections: str = dspy.InputField(desc="the reflections, each headed by its [record id]")
+    lessons: list[CuratedLesson] = dspy.OutputField(desc="one lesson for each reflection, in their order")
+    changes: list[CuratedChange] = dspy.OutputField(
+        desc="changes to entries of the playbook; [] for none", default_factory=list
     )
 
 
 class MergeLessons(dspy.Signature):
-    """Find lessons that say the same and give one text for them.
+    """Find rules that say the same and give one text for them.
 
-    The lessons are numbered; those that you do not mention are kept as they are, so mention only what overlaps. A
-    merged text must hold the condition and every number, code, label and name of all its parts. Where two lessons
+    The rules are numbered; those that you do not mention are kept as they are, so mention only what overlaps. A
+    merged text must hold the condition and every number, code, label and name of all its parts. Where two rules
     contradict each other, name the number of the one with the weaker evidence.
     """
 
-    lessons: str = dspy.InputField(desc="one a line: number, section, text, records behind it")
+    rules: str = dspy.InputField(desc="one a line: number, section, text, records behind it")
     contradictions: str = dspy.InputField(
         desc="pairs that may contradict each other, with the records behind each side"
     )
     merges: LessonMerges = dspy.OutputField(desc="numbers and the one text that stands for them; [] for none")
-    refuted: str = dspy.OutputField(desc="numbers of contradicted lessons to leave out, or 'none'")
+    refuted: str = dspy.OutputField(desc="numbers of contradicted rules to leave out, or 'none'")

@@ -14,7 +14,7 @@ from dspy_combee.contracts import AggregationContract, PromptLearnerContract
 from dspy_combee.learners.base import Entry, Reflection, TextUpdate, Trajectory
 from dspy_combee.playbook import Playbook, playbook_of
 from dspy_combee.report.result import Round
-from dspy_combee.testing import scripted_lm
+from dspy_combee.testing import asks_for_lessons, lessons_reply, scripted_lm, shown_reflections
 
 
 class Cheatsheet:
@@ -71,9 +71,8 @@ def reflection_reply(prompt, _):
         return "".join(f"[[ ## {name} ## ]]\nx\n\n" for name in names) + (
             f"[[ ## key_insight ## ]]\n{insight}\n\n[[ ## votes ## ]]\n[]"
         )
-    if "Turn reflections" in prompt:
-        operations = [f'{{"operation": "ADD", "text": "{text}"}}' for text in re.findall(r"Insight: (.+)", prompt)]
-        return f"[[ ## operations ## ]]\n[{', '.join(operations)}]"
+    if asks_for_lessons(prompt):
+        return lessons_reply(shown_reflections(prompt))
     return "[[ ## merges ## ]]\n[]\n\n[[ ## refuted ## ]]\nnone"
 
 

@@ -12,7 +12,7 @@ from dspy_combee.combee import Combee
 from dspy_combee.learners.base import Entry, Reflection, TextUpdate
 from dspy_combee.lessons import split_instruction
 from dspy_combee.playbook import Playbook
-from dspy_combee.testing import ScriptedEngine, asks_for_lessons, lessons_reply, scripted_lm
+from dspy_combee.testing import ScriptedEngine, asks_for_lessons, lessons_reply, scripted_lm, shown_reflections
 from dspy_combee.traces import TraceMapping, TraceReader
 
 FRUITS = ("apple", "banana", "cherry", "damson", "elder", "fig", "grape", "hazel")
@@ -37,6 +37,8 @@ def rows(count=8):
 
 def pass_rules_on(prompt, _):
     if asks_for_lessons(prompt):
+        if "[[ ## reflections ## ]]" in prompt:
+            return lessons_reply(shown_reflections(prompt))
         return lessons_reply(re.findall(r"\[(r\d+)\].*?feedback: (The code of \w+ is K-\d+\.)", prompt, re.DOTALL))
     if "[[ ## operations ## ]]" in prompt and "ReviseLessons" not in prompt and "rules" in prompt:
         return "[[ ## operations ## ]]\nNONE\n\n[[ ## completed ## ]]"
@@ -45,10 +47,6 @@ def pass_rules_on(prompt, _):
         parts = {name: "x" for name in ("what_went_wrong", "cause", "correct_approach")}
         parts |= {"key_insight": insight, "votes": "[]"}
         return "\n\n".join(f"[[ ## {name} ## ]]\n{text}" for name, text in parts.items())
-    if "Turn reflections" in prompt:
-        found = re.findall(r"\[(r\d+)\]\nInsight: (.+)", prompt)
-        items = [{"operation": "ADD", "text": text, "record_ids": [rid]} for rid, text in found]
-        return f"[[ ## operations ## ]]\n{json.dumps(items)}"
     return "[[ ## merges ## ]]\n[]\n\n[[ ## refuted ## ]]\nnone"
 
 

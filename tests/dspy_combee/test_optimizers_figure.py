@@ -20,7 +20,7 @@ FORMS = {
     "lessons",
     "new_instruction",
     "key_insight",
-    "curated operations",
+    "curated lessons",
     "module_advice",
     "observations",
     "summary",
@@ -32,8 +32,8 @@ def wanted(prompt, form):
     """Return the rules that a reply in this form should pass on, mark to gate."""
     examples = form in ("observations", "proposed_instruction")
     shown = figure.rules_in(prompt, with_examples=examples)
-    field = {"key_insight": "judgement", "curated operations": "reflections", "module_advice": "better_reward_info"}
-    known = {"curated operations": "playbook", "observations": "prior_observations"}
+    field = {"key_insight": "judgement", "curated lessons": "reflections", "module_advice": "better_reward_info"}
+    known = {"curated lessons": "playbook", "observations": "prior_observations"}
     if form in field:
         shown = figure.rules_in(figure._input(prompt, field[form]))
     before = figure.rules_in(figure._input(prompt, known[form])) if form in known else {}

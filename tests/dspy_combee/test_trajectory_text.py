@@ -27,7 +27,7 @@ def test_a_run_shows_inputs_steps_outputs_and_error_but_no_label():
 
 def test_the_judgement_is_a_text_of_its_own():
     told = render_judgement(Trajectory("r1", EXAMPLE, None, 0.5, "round it"))
-    assert told == "score: 0.5\nfeedback: round it\nexpected answer: 4"
+    assert told == "feedback: round it\nexpected answer: 4\nscore: 0.5"
     assert render_judgement(Trajectory("r1", {"question": "x"})) == "nothing is known"
 
 

@@ -6,7 +6,7 @@ import re
 import dspy
 import pytest
 
-from dspy_combee.testing import ScriptedEngine, scripted_lm
+from dspy_combee.testing import ScriptedEngine, asks_for_lessons, scripted_lm, shown_reflections
 
 FRUITS = ("apple", "banana", "cherry", "damson", "elder", "fig", "grape", "hazel")
 
@@ -38,7 +38,7 @@ class FruitWorld:
     def answer_reflection(self, prompt):
         if "Say what one run" in prompt:
             return self.reflect(prompt)
-        if "Turn reflections" in prompt:
+        if asks_for_lessons(prompt):
             return self.curate(prompt)
         return reply(merges="[]", refuted="none")
 
@@ -56,14 +56,13 @@ class FruitWorld:
         )
 
     def curate(self, prompt):
-        playbook = prompt[prompt.rindex("[[ ## playbook ## ]]") : prompt.rindex("[[ ## reflections ## ]]")]
-        found = re.findall(r"\[(r\d+)\]\nInsight: (.+)", prompt)
-        operations = [
-            {"operation": "ADD", "section": "Codes", "text": text, "record_ids": [record_id]}
-            for record_id, text in found
-            if text not in playbook
+        known = prompt.partition("[[ ## playbook ## ]]\n<playbook")[2].partition("</playbook>")[0]
+        lessons = [
+            {"record_id": record_id, "rule": text, "section": "Codes"}
+            for record_id, text in shown_reflections(prompt)
+            if text not in known
         ]
-        return reply(operations=json.dumps(operations))
+        return json.dumps({"lessons": lessons, "changes": []})
 
 
 def reply(**fields):

@@ -13,6 +13,7 @@ from dspy_combee.aggregation import make_aggregation
 from dspy_combee.aggregation.scan import Scan
 from dspy_combee.learners.base import PromptLearner, Trajectory
 from dspy_combee.playbook import AddEntry, Playbook
+from dspy_combee.testing import asks_for_lessons, lessons_reply
 from dspy_combee.traces import TraceReader
 
 
@@ -74,8 +75,8 @@ def test_an_own_playbook_is_where_it_starts(world, program):
 
 def test_after_a_rollback_no_number_of_a_discarded_entry_is_given_again(world, program, say):
     curate, answer = world.curate, world.answer_task
-    confusing = '[{"operation": "ADD", "text": "All codes are alike."}]'
-    world.curate = lambda prompt: say(operations=confusing) if "The code of cherry" in prompt else curate(prompt)
+    confusing = lessons_reply([("r2", "All codes are alike.")])
+    world.curate = lambda prompt: confusing if "The code of cherry" in prompt else curate(prompt)
     world.answer_task = lambda prompt: say(answer="?") if "All codes are alike." in prompt else answer(prompt)
     optimizer = ace(world, rollback=True, validate_every=1, shuffle=False)
     better = compiled(
@@ -103,18 +104,18 @@ def test_each_predictor_has_its_own_playbook_and_a_frozen_one_none(world, say):
             return self.second(question=question, hint=self.first(question=question).hint)
 
     world.answer_task = lambda prompt: say(hint="h", answer="wrong")
-    insights = '[{"component": "first", "insight": "A"}, {"component": "second", "insight": "B"}]'
+    insights = '[{"component": "first", "insight": "Hint it."}, {"component": "second", "insight": "Guess it."}]'
     world.reflect = lambda prompt: say(
-        what_went_wrong="x", cause="x", correct_approach="x", key_insights=insights, key_insight="B", votes="[]"
+        what_went_wrong="x", cause="x", correct_approach="x", key_insights=insights, key_insight="Guess it.", votes="[]"
     )
     better = compiled(world, Two(), ace(world), trainset=world.examples("apple"))
-    assert Playbook.from_program(better, "first").entries[0].text == "A"
-    assert Playbook.from_program(better, "second").entries[0].text == "B"
+    assert Playbook.from_program(better, "first").entries[0].text == "Hint it."
+    assert Playbook.from_program(better, "second").entries[0].text == "Guess it."
     frozen = compiled(world, Two(), ace(world, frozen=["first"]), trainset=world.examples("apple"))
     assert len(Playbook.from_program(frozen, "first")) == 0
     assert len(Playbook.from_program(frozen, "second")) == 1
     shared = compiled(world, Two(), ace(world, scope="program"), trainset=world.examples("apple"))
-    assert Playbook.from_program(shared).entries[0].text == "B"
+    assert Playbook.from_program(shared).entries[0].text == "Guess it."
     assert Playbook.from_program(shared, "first") == Playbook.from_program(shared, "second")
 
 
@@ -160,7 +161,7 @@ def test_without_labels_no_metric_is_needed(world, program, say):
 def test_several_reflection_rounds_show_the_earlier_reflection(world, program):
     compiled(world, program, ace(world, reflection_rounds=3), trainset=world.examples("apple"))
     reflections = [prompt for prompt in world.reflection.prompts if "Say what one run" in prompt]
-    assert ["earlier_reflection ## ]]\nInsight" in prompt for prompt in reflections] == [False, True, True]
+    assert ["earlier_reflection ## ]]\nReflection" in prompt for prompt in reflections] == [False, True, True]
 
 
 def test_online_predicts_before_it_learns(world, program):
@@ -315,5 +316,5 @@ def test_what_a_weak_reflector_leaves_out_can_still_be_read_by_the_curator(world
         what_went_wrong="it was wrong", cause="x", correct_approach="x", key_insight="Be right.", votes="[]"
     )
     compiled(world, program, ace(world), trainset=world.examples("apple"))
-    curating = [prompt for prompt in world.reflection.prompts if "Turn reflections" in prompt]
+    curating = [prompt for prompt in world.reflection.prompts if asks_for_lessons(prompt)]
     assert "feedback: The code of apple is K-17." in curating[0]

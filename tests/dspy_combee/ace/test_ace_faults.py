@@ -55,11 +55,12 @@ def test_votes_that_cannot_be_read_do_not_cost_the_insight(world, program, say, 
 
 
 def test_a_reply_that_cannot_be_parsed_is_asked_for_again(world, program):
-    def first_in_prose(usual):
-        left = ["I am sorry."] * 2  # DSPy itself asks a second time, for JSON
+    def first_in_prose(usual, times):
+        left = ["I am sorry."] * times
         return lambda prompt: left.pop() if left else usual(prompt)
 
-    world.reflect, world.curate = first_in_prose(world.reflect), first_in_prose(world.curate)
+    # Of a reply in chat format DSPy itself asks a second time, for JSON.
+    world.reflect, world.curate = first_in_prose(world.reflect, 2), first_in_prose(world.curate, 1)
     book = Playbook.from_program(compiled(world, program, ace(world), trainset=world.examples("apple")))
     assert [entry.text for entry in book.entries] == ["The code of apple is K-17."]
 

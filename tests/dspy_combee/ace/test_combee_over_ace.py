@@ -1,7 +1,6 @@
 """Combee over ACE: the same settings, limits and kind of result as over GEPA."""
 
 import json
-import re
 from dataclasses import replace
 
 import dspy
@@ -16,6 +15,7 @@ from dspy_combee.playbook import Playbook, playbook_of
 from dspy_combee.report.result import Round
 from dspy_combee.runtime.budget import Budget
 from dspy_combee.runtime.retry import RetryPolicy
+from dspy_combee.testing import shown_reflections
 
 
 def combee(world, *, base=None, **settings):
@@ -136,8 +136,7 @@ def test_every_aggregation_teaches_under_ace(world, program, say, name):
     def answer(prompt):
         if "Summarise what" not in prompt:
             return usual(prompt)
-        found = re.findall(r"\[r\d+\]\nInsight: .+", prompt)
-        return say(summary="\n".join(found))
+        return say(summary="\n".join(f"[{rid}]\nReflection: {rule}" for rid, rule in shown_reflections(prompt)))
 
     world.answer_reflection = answer
     optimizer = combee(world, aggregation=name)
@@ -212,7 +211,7 @@ def test_a_finished_run_is_resumed_for_nothing_and_another_one_is_refused(world,
 
 @pytest.mark.parametrize("stage", ["task", "reflection"])
 def test_after_an_interrupt_no_call_starts_and_the_best_so_far_is_there(world, program, stage):
-    at = {"task": ("answer_task", "cherry"), "reflection": ("answer_reflection", "Turn reflections")}[stage]
+    at = {"task": ("answer_task", "cherry"), "reflection": ("answer_reflection", "`lessons`")}[stage]
     usual = getattr(world, at[0])
     interrupted_at = []
 

@@ -19,12 +19,14 @@ REFLECTIONS = [
 ]
 
 
-def curated(items, *, reflections=REFLECTIONS, book=BOOK, **lm):
-    engine = scripted_lm(
-        [f"[[ ## operations ## ]]\n{items if isinstance(items, str) else json.dumps(items)}"] * 2, **lm
-    )
+def curated(lessons=(), changes=(), *, reflections=REFLECTIONS, book=BOOK, **lm):
+    engine = scripted_lm([json.dumps({"lessons": lessons, "changes": changes})] * 2, **lm)
     with dspy.context(lm=engine):
         return PlaybookCurate("self", "task", book)(reflections)
+
+
+def lesson(text, record_id="", **fields):
+    return {"rule": text, "record_id": record_id, **fields}
 
 
 def merged(lessons, merges="[]", refuted="none"):
@@ -38,38 +40,57 @@ def merged(lessons, merges="[]", refuted="none"):
 
 def test_one_bad_item_is_dropped_and_not_the_whole_reply():
     update = curated(
-        [{"operation": "ADD", "text": "Damaged goods: D-4.", "record_ids": ["r1"]}, {"operation": "FLY"}, 7, "x"]
+        [lesson("Damaged goods: D-4.", "r1", section="Codes"), {"operation": "FLY"}, 7, "x"],
+        [{"operation": "FLY"}, {"type": "edit", "id": "e2", "content": "Never answer in capitals or in verse."}],
     )
-    assert update.operations == (AddEntry("Damaged goods: D-4.", "General", ("r1",)),)
+    assert update.operations == (
+        AddEntry("Damaged goods: D-4.", "Codes", ("r1",)),
+        UpdateEntry("e2", "Never answer in capitals or in verse."),
+    )
 
 
 def test_a_reply_of_which_nothing_makes_sense_is_an_error():
-    with pytest.raises(ReflectionError, match="none of the 2 operations"):
+    with pytest.raises(ReflectionError, match="none of the 2 lessons"):
         curated([{"operation": "FLY"}, 7])
 
 
-def test_no_operations_is_an_answer():
-    assert curated("[]").operations == ()
+def test_no_lessons_is_an_answer():
+    assert curated().operations == ()
+
+
+def test_only_a_playbook_with_entries_is_shown_and_may_be_changed():
+    engine = scripted_lm([json.dumps({"lessons": [lesson("Damaged goods: D-4.", "r1")]})])
+    with dspy.context(lm=engine):
+        update = PlaybookCurate("self", "task", Playbook())(REFLECTIONS)
+    assert update.operations == (AddEntry("Damaged goods: D-4.", "General", ("r1",)),)
+    assert "`changes`" not in engine.engine.prompts[0]
+    assert "playbook" not in engine.engine.prompts[0]
 
 
 def test_an_invented_citation_is_dropped_and_a_missing_one_found_by_its_particulars():
-    update = curated(
-        [
-            {"operation": "ADD", "text": "Damaged goods: D-4.", "record_ids": ["r77"]},
-            {"operation": "ADD", "text": "Be careful.", "record_ids": []},
-        ]
-    )
+    update = curated([lesson("Damaged goods: D-4.", "r77"), lesson("Be careful.")])
     assert {op.text: op.record_ids for op in update.operations} == {"Damaged goods: D-4.": ("r1",), "Be careful.": ()}
 
 
 def test_a_single_record_is_cited_by_whatever_came_of_it():
-    update = curated([{"operation": "ADD", "text": "Be careful."}], reflections=REFLECTIONS[:1])
+    update = curated([lesson("Be careful.")], reflections=REFLECTIONS[:1])
     assert update.operations[0].record_ids == ("r1",)
+
+
+def test_a_lesson_is_cut_down_to_its_rule():
+    told = {"votes": [], "case": "my parcel came broken C-1", "feedback": "Read twice. Damaged goods: D-4."}
+    also = {**told, "case": "my parcel is late L-1", "feedback": "Read twice. Late goods: L-9."}
+    copied = "C-1 is not right. Read twice. Damaged goods: D-4."
+    update = curated(
+        [lesson(copied, "r1"), lesson("my parcel is late", "r2")],
+        reflections=[Reflection("a", ("r1",), details=told), Reflection("b", ("r2",), details=also)],
+    )
+    assert update.operations == (AddEntry("Damaged goods: D-4.", "General", ("r1",)),)
 
 
 def test_an_update_that_loses_a_particular_is_added_beside_the_entry():
     update = curated(
-        [
+        changes=[
             {"operation": "UPDATE", "entry_ids": ["e1"], "text": "Refunds have a code.", "record_ids": ["r1"]},
             {"operation": "UPDATE", "entry_ids": "e1", "text": "Refunds over 50 dollars, gifts too: code R-1."},
         ]
@@ -79,40 +100,46 @@ def test_an_update_that_loses_a_particular_is_added_beside_the_entry():
 
 
 def test_an_update_that_drops_a_negation_does_not_replace_it():
-    (operation,) = curated([{"operation": "UPDATE", "entry_ids": ["e2"], "text": "Answer in capitals."}]).operations
+    (operation,) = curated(
+        changes=[{"operation": "UPDATE", "entry_ids": ["e2"], "text": "Answer in capitals."}]
+    ).operations
     assert operation == AddEntry("Answer in capitals.", "Style", ())
 
 
 def test_a_merge_needs_all_particulars_of_its_parts():
     lossy = {"operation": "MERGE", "entry_ids": ["e1", "e2"], "text": "Refunds have codes, never capitals."}
-    assert curated([lossy]).operations == ()
+    assert curated(changes=[lossy]).operations == ()
     whole = {**lossy, "text": "Refunds over 50 dollars: code R-1; never in capitals."}
-    assert isinstance(curated([whole]).operations[0], MergeEntries)
+    assert isinstance(curated(changes=[whole]).operations[0], MergeEntries)
 
 
 def test_a_removal_needs_votes_against_the_entry():
     removal = {"operation": "REMOVE", "entry_ids": ["e1"], "record_ids": ["r1"]}
-    assert curated([removal]).operations == ()
+    assert curated(changes=[removal]).operations == ()
     against = [Reflection("x", ("r1",), details={"votes": [["e1", "harmful"], ["e77", "harmful"]]})]
-    update = curated([removal], reflections=against)
+    update = curated(changes=[removal], reflections=against)
     assert isinstance(update.operations[0], RemoveEntry)
     assert update.votes == (Vote("e1", "r1", "harmful"),)
 
 
 def test_a_reply_that_was_cut_off_is_an_error():
     with pytest.raises(ReflectionError, match="token limit"):
-        curated([{"operation": "ADD", "text": "x"}], finish_reason="length")
+        curated([lesson("x")], finish_reason="length")
 
 
 def test_a_text_that_is_no_lesson_is_left_out_whole():
-    assert (
-        curated([{"operation": "ADD", "text": "x" * 3_000}, {"operation": "ADD", "text": "<think>hm"}]).operations == ()
-    )
+    update = curated([lesson("x" * 3_000), lesson("<think>hm"), lesson("Damaged goods: D-4.", "r1")])
+    assert [operation.text for operation in update.operations] == ["Damaged goods: D-4."]
+
+
+def test_an_addition_among_the_changes_is_a_new_entry():
+    (operation,) = curated(changes=[{"operation": "ADD", "text": "Damaged goods: D-4."}]).operations
+    assert operation == AddEntry("Damaged goods: D-4.", "General", ("r1",))
 
 
 def test_votes_are_carried_even_when_nothing_is_to_change():
     voted = [Reflection("x", ("r1",), details={"votes": [["e1", "helpful"]]})]
-    update = curated("[]", reflections=voted)
+    update = curated(reflections=voted)
     assert update.operations == ()
     assert [(entry.text, entry.record_ids) for entry in update.entries] == [("e1 was helpful", ("r1",))]
 

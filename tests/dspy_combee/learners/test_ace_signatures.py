@@ -2,7 +2,7 @@ import pydantic
 import pytest
 from dspy.adapters.utils import parse_value
 
-from dspy_combee.learners.ace_signatures import CuratedOperations, KeyInsights, LessonMerges, Votes
+from dspy_combee.learners.ace_signatures import KeyInsights, LessonMerges, Votes, read_changes
 
 
 def read(kind, text):
@@ -25,14 +25,12 @@ def test_votes_are_read_in_whatever_wrapping_they_come(text, expected):
     assert read(Votes, text) == expected
 
 
-def test_operations_are_read_with_other_spellings_and_bad_ones_counted():
-    text = '[{"type": "delete", "id": "e1"}, {"op": "add", "content": "x", "records": "r1, r2"}, {"operation": "FLY"}]'
-    operations = parse_value(text, CuratedOperations)
-    assert [(o.operation, o.text, o.entry_ids, o.record_ids) for o in operations.root] == [
+def test_changes_are_read_with_other_spellings_and_bad_ones_dropped():
+    items = [{"type": "delete", "id": "e1"}, {"op": "edit", "content": "x", "records": "r1, r2"}, {"operation": "FLY"}]
+    assert [(o.operation, o.text, o.entry_ids, o.record_ids) for o in read_changes(items)] == [
         ("REMOVE", "", ["e1"], []),
-        ("ADD", "x", [], ["r1", "r2"]),
+        ("UPDATE", "x", [], ["r1", "r2"]),
     ]
-    assert operations.dropped == 1
 
 
 def test_merges_and_insights_are_read_leniently():
@@ -42,4 +40,4 @@ def test_merges_and_insights_are_read_leniently():
 
 def test_prose_instead_of_a_list_is_an_error_and_not_an_empty_list():
     with pytest.raises(pydantic.ValidationError, match="must be a JSON list"):
-        parse_value("I would add a rule about refunds.", CuratedOperations)
+        parse_value("I would merge the rules about refunds.", LessonMerges)
