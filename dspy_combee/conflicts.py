@@ -16,6 +16,9 @@ from dspy_combee.specifics import contains_rule, content_words, polarity_words, 
 
 ALIKE = 0.5
 """The share of meaningful words in common from which two lessons speak of the same thing."""
+MOST_PARTNERS = 3
+"""A lesson that differs from more others in one particular is a line of a table ("parcels marked K7 go to gate 3"): of
+these many have the same outcome under another condition, which by its shape is no different from a contradiction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,9 @@ class Conflict:
     second: int
 
 
-def find_conflicts(texts: Sequence[str], *, alike: float = ALIKE) -> tuple[Conflict, ...]:
+def find_conflicts(
+    texts: Sequence[str], *, alike: float = ALIKE, most_partners: int = MOST_PARTNERS
+) -> tuple[Conflict, ...]:
     """Return the pairs of texts that share most of their words but differ in a negation or in one particular.
 
     "Returns over $50: code A1" and "returns over $50: code B2" are a pair. Texts that differ in more ("code A1 for late
@@ -35,16 +40,19 @@ def find_conflicts(texts: Sequence[str], *, alike: float = ALIKE) -> tuple[Confl
     Args:
         texts: The lessons.
         alike: The share of meaningful words in common from which two texts are compared, 0 to 1.
+        most_partners: Pairs of a text that would have more of them are left out.
 
     Returns:
         Pairs in order of the first, then the second position.
     """
-    found = (
+    found = [
         Conflict(min(pair), max(pair))
         for pair in _pairs_alike([content_words(text) for text in texts], alike)
         if _contradict(texts[min(pair)], texts[max(pair)])
-    )
-    return tuple(sorted(found, key=lambda conflict: (conflict.first, conflict.second)))
+    ]
+    partners = Counter(position for conflict in found for position in (conflict.first, conflict.second))
+    kept = (one for one in found if max(partners[one.first], partners[one.second]) <= most_partners)
+    return tuple(sorted(kept, key=lambda conflict: (conflict.first, conflict.second)))
 
 
 def _pairs_alike(words: Sequence[frozenset[str]], alike: float) -> Iterator[tuple[int, int]]:

@@ -25,6 +25,12 @@ def test_the_same_rule_twice_is_no_conflict():
     assert find_conflicts(["Late goods from France get L-9.", "Goods from France that are late get L-9."]) == ()
 
 
+def test_lines_of_a_table_are_no_conflicts_and_a_pair_beside_them_is():
+    table = [f"Parcels marked K{number} go to gate G-{number % 2}." for number in range(20)]
+    pair = ["Late goods from France get L-9.", "Late goods from France get L-8."]
+    assert find_conflicts([*table, *pair]) == (Conflict(20, 21),)
+
+
 RULES = st.lists(
     st.sampled_from(["late", "goods", "from", "France", "not", "L-9", "L-8", "40", "red", "get"]), min_size=1
 )
@@ -34,4 +40,4 @@ RULES = st.lists(
 def test_a_pair_is_found_among_many_texts_exactly_when_it_is_found_alone(texts, alike):
     pairs = combinations(enumerate(texts), 2)
     alone = [Conflict(i, j) for (i, one), (j, other) in pairs if find_conflicts([one, other], alike=alike)]
-    assert list(find_conflicts(texts, alike=alike)) == alone
+    assert list(find_conflicts(texts, alike=alike, most_partners=len(texts))) == alone
