@@ -9,6 +9,7 @@ import os
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import copy
+import signal
 from collections.abc import Iterator
 
 import dspy
@@ -22,6 +23,8 @@ _settings_module = importlib.import_module("dspy.dsp.utils.settings")
 
 hypothesis.settings.register_profile("no_deadline", deadline=None)
 hypothesis.settings.load_profile("no_deadline")
+# A shell starts what it puts in the background with SIGINT ignored, and so would every process that a test interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -21,7 +21,7 @@ from dspy_combee.playbook.entries import (
     section_key,
 )
 
-PREAMBLE = "Lessons from earlier tasks, each with its id and how often it helped (+) or hurt (-). Apply those that fit."
+PREAMBLE = "Apply every one of these lessons whose condition holds. Each shows its id, helped (+) and hurt (-) counts:"
 _END = "</playbook>"
 _BEGIN = re.compile(r"^<playbook next-id=\"(\d+)\">\n", re.MULTILINE)
 _END_LINE = re.compile(rf"^{_END}$", re.MULTILINE)
