@@ -517,7 +517,7 @@ class Figure:
         title = "loses nothing" if math.isinf(capacity) else f"attends to {capacity:.0f} items a call"
         print(f"\n### A reflection model that {title}; {arguments.budget} metric calls, {arguments.seeds} seeds\n")
         _print_head(HEAD)
-        for name in METHODS:
+        for name in arguments.optimizers:
             if name == LONG_SUMMARIES and arguments.quick:
                 continue
             rows = [run(name, self._setup(seed), capacity) for seed in range(arguments.seeds)]
@@ -531,7 +531,7 @@ class Figure:
             f"{2 * arguments.median} s, log-normal with sigma {arguments.sigma}; {arguments.threads} threads, seed 0\n"
         )
         _print_head(("optimizer", "held out, %", "metric calls", "reflection calls", "wall time, s"))
-        for name in METHODS:
+        for name in arguments.optimizers:
             if name == LONG_SUMMARIES:
                 continue
             row = run(name, self._setup(0), math.inf, (arguments.median, arguments.sigma))
@@ -566,6 +566,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=32)
     parser.add_argument("--median", type=float, default=0.2, help="seconds of a task call")
     parser.add_argument("--sigma", type=float, default=0.6, help="spread of the log-normal latency")
+    parser.add_argument("--optimizers", nargs="+", default=list(METHODS), choices=list(METHODS), metavar="NAME")
     parser.add_argument("--no-wall-times", action="store_true")
     parser.add_argument("--quick", action="store_true")
     arguments = parser.parse_args()

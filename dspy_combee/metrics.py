@@ -58,6 +58,8 @@ class MetricCall:
         self.metric = metric
         self.name = getattr(metric, "__name__", type(metric).__name__)
         self.accepts = _accepted_arguments(metric, self.name)
+        self.is_told_predictor = self.accepts == len(ARGUMENTS) and not isinstance(metric, _WithFive)
+        """Whether the metric knows which predictor its feedback is for."""
         self._perfect_score = perfect_score
         self._lock = threading.RLock()
         self._is_proven = False
@@ -123,15 +125,19 @@ def five_argument_metric(metric: Callable[..., Any]) -> Callable[..., Any]:
         TypeError: the metric is not callable, or takes another number of arguments.
     """
     call = MetricCall(metric)
-    if call.accepts == len(ARGUMENTS):
-        return metric
+    return metric if call.accepts == len(ARGUMENTS) else _WithFive(call)
 
-    @functools.wraps(metric)
-    def with_five(gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
-        return metric(*(gold, pred, trace)[: call.accepts])
 
-    del with_five.__wrapped__  # its signature is what the caller looks at
-    return with_five
+class _WithFive:
+    """A metric of two or three arguments in the form of one of five."""
+
+    def __init__(self, call: MetricCall) -> None:
+        functools.update_wrapper(self, call.metric)
+        del self.__wrapped__  # its signature is what the caller looks at
+        self._call = call
+
+    def __call__(self, gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
+        return self._call.metric(*(gold, pred, trace)[: self._call.accepts])
 
 
 def read_score(result: Any, *, metric_name: str, where: str = "") -> Score:

@@ -7,7 +7,9 @@ without touching GEPA: it is a `str` that also knows its record.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,7 +91,9 @@ class FeedbackCall:
 class SourcedMetric:
     """The user's metric as GEPA calls it: validated, and with feedback that knows its record.
 
-    A metric that raises fails its example only, unless it does so from the start: then the run is aborted.
+    A metric that raises fails its example only, unless it does so from the start: then the run is aborted. One that is
+    not told the predictor has nothing else to say about it than it said of the rollout, so it is asked once: score and
+    feedback come from one judgement, also where the judge is a model.
     """
 
     def __init__(
@@ -120,6 +124,8 @@ class SourcedMetric:
         self._empty_feedback = 0
         self._lock = threading.Lock()
         self._ready: dict[tuple[int, int, str, int], tuple[FeedbackCall, Outcome[Score]]] = {}
+        self._judged: dict[tuple[int, int], tuple[weakref.ref[Any], Score]] = {}
+        """By example and prediction, as long as the prediction lives."""
 
     def prepare(self, calls: Sequence[FeedbackCall], executor: Executor) -> None:
         """Ask the metric for the feedback of several rollouts at once.
@@ -148,7 +154,9 @@ class SourcedMetric:
 
     def _score(self, gold: Any, pred: Any, trace: Any, pred_name: Any, pred_trace: Any) -> Score:
         if pred_name is None:
-            return self._call(gold, pred, trace, pred_name, pred_trace, where=self._log.place_of(gold))
+            score = self._call(gold, pred, trace, pred_name, pred_trace, where=self._log.place_of(gold))
+            self._remember(gold, pred, score)
+            return score
         call = FeedbackCall(gold, pred, trace, pred_name, pred_trace)
         ready = self._ready.pop(call.key, None)
         if ready is None:
@@ -159,7 +167,17 @@ class SourcedMetric:
         assert outcome.value is not None
         return outcome.value
 
+    def _remember(self, gold: Any, pred: Any, score: Score) -> None:
+        if self._call.is_told_predictor:
+            return
+        key = (id(gold), id(pred))
+        with suppress(TypeError):  # not every object can be referred to weakly
+            self._judged[key] = (weakref.ref(pred, lambda _: self._judged.pop(key, None)), score)
+
     def _ask(self, call: FeedbackCall) -> Score:
+        judged = self._judged.get((id(call.gold), id(call.pred)))
+        if judged is not None and judged[0]() is call.pred:
+            return judged[1]
         where = self._log.place_of(call.gold)
         return self._call(call.gold, call.pred, call.trace, call.component, call.pred_trace, where=where)
 

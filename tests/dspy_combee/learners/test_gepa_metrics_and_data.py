@@ -109,6 +109,25 @@ def test_metrics_of_two_and_three_arguments_can_be_used(make_world, metric):
     assert optimizer.last_result.rounds[0].batch_score_after == 1.0
 
 
+@pytest.mark.parametrize("batch_size", [2, 8])
+def test_an_unsteady_judge_is_asked_once_a_rollout(make_world, batch_size):
+    judged = []
+
+    def judge(gold, pred):
+        judged.append(pred)
+        return {"score": len(judged) / 1_000, "feedback": f"verdict {len(judged)}"}
+
+    world = make_world(metric=five_argument_metric(judge))
+    optimizer = world.combee(gepa={"max_metric_calls": 40}, batch_size=batch_size)
+    world.compile(optimizer)
+    result = optimizer.last_result
+    assert len(judged) == result.spend.metric_calls
+    assert all(
+        f"verdict {source.score * 1_000:.0f}" == source.feedback for source in result.provenance.sources.values()
+    )
+    assert result.provenance.sources
+
+
 def test_a_score_above_the_perfect_one_is_warned_of_once(make_world, caplog):
     world = make_world(metric=lambda g, p, t=None, n=None, s=None: 40.0)
     world.compile(world.combee())
