@@ -338,6 +338,6 @@ def _votes_by_component(votes: Sequence[Any], concerned: Sequence[str]) -> dict[
 def _shown_playbooks(books: Mapping[str, Playbook], concerned: Sequence[str]) -> str:
     if len(concerned) == 1:
         book = books[concerned[0]]
-        return book.render() if book.entries else "(empty)"
+        return book.listing() or "(empty)"
     lines = [f"[{name}/{entry.id}] {entry.text}" for name in concerned for entry in books[name].entries]
     return "\n".join(lines) or "(empty)"

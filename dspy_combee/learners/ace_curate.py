@@ -3,6 +3,10 @@
 Code checks whatever the model proposes. A text that would lose a number, code, name or negation of what it replaces
 does not replace it; a removal needs votes against the entry or another entry that says the same; a citation of a
 record that the call was not shown is dropped.
+
+Of the playbook a call sees the entries that the reflections voted on: those that it may have to change. A weak model
+that is shown all of it copies it in place of the reflections' lessons, and a large one is paid for in every call. A
+lesson that is there already is folded into it in code.
 """
 
 from __future__ import annotations
@@ -68,14 +72,16 @@ class PlaybookCurate:
         return self._curate(reflections)
 
     def _curate(self, reflections: Sequence[Reflection]) -> PlaybookUpdate:
+        votes = votes_of(reflections, self.book)
+        voted_on = {vote.entry_id for vote in votes}
+        old = self.book.keeping(entry for entry in self.book.entries if entry.id in voted_on)
         shown = "\n\n".join(f"[{', '.join(r.record_ids)}]\n{r.text}" for r in reflections)
-        if self.book.entries:
-            reply = ask_for_lists(CurateGrown, task=self.task, playbook=self.book.render(), reflections=shown)
+        if old.entries:
+            reply = ask_for_lists(CurateGrown, task=self.task, playbook=old.listing(), reflections=shown)
         else:
             reply = ask_for_lists(Curate, task=self.task, reflections=shown)
-        votes = votes_of(reflections, self.book)
         additions = self._additions(reply["lessons"], reflections)
-        changes = [self._checked(change, reflections, votes) for change in read_changes(reply.get("changes", ()))]
+        changes = [self._checked(change, old, reflections, votes) for change in read_changes(reply.get("changes", ()))]
         if reply["lessons"] and not additions and not changes:
             raise ReflectionError(f"none of the {len(reply['lessons'])} lessons of the reply makes sense")
         operations = (*additions, *(change for change in changes if change is not None))
@@ -94,10 +100,10 @@ class PlaybookCurate:
         ]
 
     def _checked(
-        self, change: CuratedChange, reflections: Sequence[Reflection], votes: tuple[Vote, ...]
+        self, change: CuratedChange, shown: Playbook, reflections: Sequence[Reflection], votes: tuple[Vote, ...]
     ) -> Operation | None:
-        """Return the change as an operation that loses nothing, or None when it makes no sense for this playbook."""
-        old = [entry for entry_id in dict.fromkeys(change.entry_ids) if (entry := self.book.get(entry_id))]
+        """Return the change as an operation that loses nothing, or None when it makes no sense for what was shown."""
+        old = [entry for entry_id in dict.fromkeys(change.entry_ids) if (entry := shown.get(entry_id))]
         records = cited_records(change, reflections)
         if change.operation == "REMOVE":
             return self._checked_removal(old, records, votes)

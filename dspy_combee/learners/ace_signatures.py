@@ -285,13 +285,13 @@ class CurateGrown(dspy.Signature):
     """List the specific rule that each reflection teaches: one lesson for each reflection, none left out.
 
     State the whole condition of a rule and copy codes, labels, names and numbers exactly. Where the rule itself is
-    quoted, take it from there. Leave out general advice that would fit any task, and rules that the playbook has.
+    quoted, take it from there. Leave out general advice that would fit any task, and rules that the entries state.
     Then change entries of the playbook where the reflections call for it: UPDATE one to make it more exact, MERGE
     entries that say the same, REMOVE one that did harm.
     """
 
     task: str = dspy.InputField(desc="what the assistant was told")
-    playbook: str = dspy.InputField(desc="its lessons so far, each with its [id]")
+    playbook: str = dspy.InputField(desc="entries of its playbook that mattered, each with its [id]")
     reflections: str = dspy.InputField(desc="the reflections, each headed by its [record id]")
     lessons: list[CuratedLesson] = dspy.OutputField(desc="one lesson for each reflection, in their order")
     changes: list[CuratedChange] = dspy.OutputField(

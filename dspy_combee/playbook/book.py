@@ -17,7 +17,13 @@ from dspy_combee.playbook.apply import apply_operations
 from dspy_combee.playbook.deduplicate import deduplicate
 from dspy_combee.playbook.entries import Operation, PlaybookEntry, Refused, normal_entry, normal_section
 from dspy_combee.playbook.limit import CountTokens, Limited, approximate_tokens, within_limit
-from dspy_combee.playbook.text import join_instructions, parse_playbook, render_block, split_instructions
+from dspy_combee.playbook.text import (
+    join_instructions,
+    parse_playbook,
+    render_block,
+    render_sections,
+    split_instructions,
+)
 
 _STATE_ATTRIBUTE = "_playbook_state"
 
@@ -99,10 +105,17 @@ class Playbook:
         return next((entry for entry in self.entries if entry.id == entry_id), None)
 
     def render(self) -> str:
-        """Return the playbook as it stands in a prompt, between its markers; empty sections are left out."""
+        """Return the playbook as it stands in a program's instructions, between its markers."""
+        return render_block(self.entries, self._used_sections(), self.next_number)
+
+    def listing(self) -> str:
+        """Return the entries under their headings as somebody sees them who is not to follow them, but to mend them."""
+        return "\n".join(render_sections(self.entries, self._used_sections()))
+
+    def _used_sections(self) -> list[str]:
         used = {entry.section for entry in self.entries}
         known = [section for section in self.sections if section in used]
-        return render_block(self.entries, [*known, *sorted(used - set(known))], self.next_number)
+        return [*known, *sorted(used - set(known))]
 
     def in_instructions(self) -> str | None:
         """Return what a predictor's instructions hold of it; None for one that has never held an entry.

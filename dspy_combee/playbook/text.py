@@ -62,13 +62,19 @@ def render_entry(entry: PlaybookEntry) -> str:
 
 
 def render_block(entries: Sequence[PlaybookEntry], sections: Sequence[str], next_number: int) -> str:
-    """Return the whole playbook between its markers, the best-voted entries of each section first."""
-    lines = [f'<playbook next-id="{next_number}">', *([PREAMBLE] if entries else [])]
+    """Return the whole playbook between its markers."""
+    lines = (PREAMBLE, *render_sections(entries, sections)) if entries else ()
+    return "\n".join((f'<playbook next-id="{next_number}">', *lines, _END))
+
+
+def render_sections(entries: Sequence[PlaybookEntry], sections: Sequence[str]) -> tuple[str, ...]:
+    """Return the entries as lines under the headings of their sections, the best-voted ones of each first."""
+    lines: list[str] = []
     for section in sections:
         members = [entry for entry in entries if entry.section == section]
         lines.append(f"## {section}")
         lines.extend(render_entry(entry) for entry in sorted(members, key=lambda e: (-e.net_votes, e.number, e.id)))
-    return "\n".join([*lines, _END])
+    return tuple(lines)
 
 
 def split_instructions(instructions: str) -> SplitInstructions:

@@ -56,7 +56,7 @@ class FruitWorld:
         )
 
     def curate(self, prompt):
-        known = prompt.partition("[[ ## playbook ## ]]\n<playbook")[2].partition("</playbook>")[0]
+        known = prompt.rpartition("[[ ## reflections ## ]]")[0].rpartition("[[ ## playbook ## ]]")[2]
         lessons = [
             {"record_id": record_id, "rule": text, "section": "Codes"}
             for record_id, text in shown_reflections(prompt)

@@ -14,8 +14,8 @@ BOOK = Playbook().apply(
     [AddEntry("Refunds over 50 dollars: code R-1.", "Codes"), AddEntry("Never answer in capitals.", "Style")]
 )
 REFLECTIONS = [
-    Reflection("Insight: damaged goods are D-4", ("r1",)),
-    Reflection("Insight: late goods are L-9", ("r2",)),
+    Reflection("Reflection: damaged goods are D-4", ("r1",), details={"votes": [["e1", "neutral"]]}),
+    Reflection("Reflection: late goods are L-9", ("r2",), details={"votes": [["e2", "neutral"]]}),
 ]
 
 
@@ -58,12 +58,23 @@ def test_no_lessons_is_an_answer():
     assert curated().operations == ()
 
 
-def test_only_a_playbook_with_entries_is_shown_and_may_be_changed():
-    engine = scripted_lm([json.dumps({"lessons": [lesson("Damaged goods: D-4.", "r1")]})])
+def test_only_entries_that_were_voted_on_are_shown_and_may_be_changed():
+    unseen = {"operation": "UPDATE", "entry_ids": ["e2"], "text": "Never answer in capitals or in verse."}
+    seen = {**unseen, "entry_ids": ["e1"], "text": "Refunds over 50 dollars, gifts too: code R-1."}
+    engine = scripted_lm([json.dumps({"lessons": [], "changes": [unseen, seen]})])
     with dspy.context(lm=engine):
-        update = PlaybookCurate("self", "task", Playbook())(REFLECTIONS)
+        update = PlaybookCurate("self", "task", BOOK)(REFLECTIONS[:1])
+    assert "[e1] Refunds over 50" in engine.engine.prompts[0]
+    assert "capitals" not in engine.engine.prompts[0]
+    assert UpdateEntry("e1", seen["text"], None, ("r1",)) in update.operations
+    assert AddEntry(unseen["text"], "General", ("r1",)) in update.operations
+
+
+def test_without_votes_only_lessons_are_asked_for():
+    engine = scripted_lm([json.dumps({"lessons": [lesson("Damaged goods: D-4.")]})])
+    with dspy.context(lm=engine):
+        update = PlaybookCurate("self", "task", BOOK)([Reflection("Reflection: damaged goods are D-4", ("r1",))])
     assert update.operations == (AddEntry("Damaged goods: D-4.", "General", ("r1",)),)
-    assert "`changes`" not in engine.engine.prompts[0]
     assert "playbook" not in engine.engine.prompts[0]
 
 
