@@ -6,7 +6,6 @@ rollout: its score and its feedback belong together.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import logging
 import math
@@ -132,8 +131,8 @@ class _WithFive:
     """A metric of two or three arguments in the form of one of five."""
 
     def __init__(self, call: MetricCall) -> None:
-        functools.update_wrapper(self, call.metric)
-        del self.__wrapped__  # its signature is what the caller looks at
+        self.__name__ = call.name
+        self.__doc__ = call.metric.__doc__
         self._call = call
 
     def __call__(self, gold: Any, pred: Any, trace: Any = None, pred_name: Any = None, pred_trace: Any = None) -> Any:
