@@ -80,24 +80,13 @@ class PlaybookCurate:
             reply = ask_for_lists(CurateGrown, task=self.task, playbook=old.listing(), reflections=shown)
         else:
             reply = ask_for_lists(Curate, task=self.task, reflections=shown)
-        additions = self._additions(reply["lessons"], reflections)
-        changes = [self._checked(change, old, reflections, votes) for change in read_changes(reply.get("changes", ()))]
-        if reply["lessons"] and not additions and not changes:
+        lessons = read_lessons(reply["lessons"], [rid for reflection in reflections for rid in reflection.record_ids])
+        changes = read_changes(reply.get("changes", ()))
+        if reply["lessons"] and not lessons and not changes:
             raise ReflectionError(f"none of the {len(reply['lessons'])} lessons of the reply makes sense")
-        operations = (*additions, *(change for change in changes if change is not None))
+        checked = (self._checked(change, old, reflections, votes) for change in changes)
+        operations = (*_additions(lessons, reflections), *(change for change in checked if change is not None))
         return join_updates([PlaybookUpdate(self.component, operations, votes)])
-
-    def _additions(self, items: Sequence[Any], reflections: Sequence[Reflection]) -> list[AddEntry]:
-        """Return the new entries that a reply's lessons are, each cut down to its rule."""
-        record_ids = [record_id for reflection in reflections for record_id in reflection.record_ids]
-        cases = {rid: told(reflection, "case") for reflection in reflections for rid in reflection.record_ids}
-        advice = repeated_advice(told(reflection, "feedback") for reflection in reflections)
-        lessons = cut_to_rules(read_lessons(items, record_ids), cases, advice=advice)
-        return [
-            AddEntry(text, lesson.heading or DEFAULT_SECTION, lesson.record_ids or sources_of(text, reflections))
-            for lesson in lessons
-            if (text := _entry_text(lesson.text))
-        ]
 
     def _checked(
         self, change: CuratedChange, shown: Playbook, reflections: Sequence[Reflection], votes: tuple[Vote, ...]
@@ -201,6 +190,17 @@ def votes_in(reflection: Reflection) -> list[tuple[str, Any, str]]:
     details = reflection.details if isinstance(reflection.details, dict) else {}
     return [
         (vote[0], vote[1], vote[2] if len(vote) > 2 else reflection.record_ids[0]) for vote in details.get("votes", ())
+    ]
+
+
+def _additions(lessons: Sequence[Lesson], reflections: Sequence[Reflection]) -> list[AddEntry]:
+    """Return the new entries that lessons are, each cut down to its rule; one that only repeats its case is none."""
+    cases = {rid: told(reflection, "case") for reflection in reflections for rid in reflection.record_ids}
+    advice = repeated_advice(told(reflection, "feedback") for reflection in reflections)
+    return [
+        AddEntry(text, lesson.heading or DEFAULT_SECTION, lesson.record_ids or sources_of(text, reflections))
+        for lesson in cut_to_rules(lessons, cases, advice=advice)
+        if (text := _entry_text(lesson.text))
     ]
 
 

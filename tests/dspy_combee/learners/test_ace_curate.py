@@ -54,6 +54,12 @@ def test_a_reply_of_which_nothing_makes_sense_is_an_error():
         curated([{"operation": "FLY"}, 7])
 
 
+def test_a_lesson_that_only_repeats_its_case_is_none_and_no_error():
+    case = {"votes": [], "case": "my parcel is late", "feedback": "Wrong."}
+    update = curated([lesson("My parcel is late", "r1")], reflections=[Reflection("a", ("r1",), details=case)])
+    assert update.operations == ()
+
+
 def test_no_lessons_is_an_answer():
     assert curated().operations == ()
 
