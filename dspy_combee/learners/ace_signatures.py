@@ -134,18 +134,23 @@ def _no_votes() -> Votes:
 
 
 class CuratedLesson(ExtractedLesson):
-    """One specific rule, and where it is filed."""
+    """One specific rule, and where it is filed.
 
-    section: str = pydantic.Field(default="", description="a heading of one or two words to file it under")
+    Defaults are factories, here and below: strict providers refuse a schema that states a default.
+    """
+
+    section: str = pydantic.Field(default_factory=str, description="a heading of one or two words to file it under")
 
 
 class CuratedChange(pydantic.BaseModel):
     """One change to entries that the playbook has."""
 
     operation: Literal["UPDATE", "MERGE", "REMOVE"]
-    entry_ids: list[str] = pydantic.Field(default=[], description="the entries that it changes")
-    text: str = pydantic.Field(default="", description="their new text; empty for REMOVE")
-    record_ids: list[str] = pydantic.Field(default=[], description="the ids of the reflections that it comes from")
+    entry_ids: list[str] = pydantic.Field(default_factory=list, description="the entries that it changes")
+    text: str = pydantic.Field(default_factory=str, description="their new text; empty for REMOVE")
+    record_ids: list[str] = pydantic.Field(
+        default_factory=list, description="the ids of the reflections that it comes from"
+    )
 
     @pydantic.model_validator(mode="before")
     @classmethod

@@ -1,8 +1,17 @@
+import json
+
 import pydantic
 import pytest
 from dspy.adapters.utils import parse_value
 
-from dspy_combee.learners.ace_signatures import KeyInsights, LessonMerges, Votes, read_changes
+from dspy_combee.learners.ace_signatures import (
+    CuratedChange,
+    CuratedLesson,
+    KeyInsights,
+    LessonMerges,
+    Votes,
+    read_changes,
+)
 
 
 def read(kind, text):
@@ -31,6 +40,11 @@ def test_changes_are_read_with_other_spellings_and_bad_ones_dropped():
         ("REMOVE", "", ["e1"], []),
         ("UPDATE", "x", [], ["r1", "r2"]),
     ]
+
+
+@pytest.mark.parametrize("kind", [CuratedLesson, CuratedChange])
+def test_no_schema_states_a_default(kind):
+    assert '"default"' not in json.dumps(kind.model_json_schema())
 
 
 def test_merges_and_insights_are_read_leniently():
