@@ -16,9 +16,9 @@ from dspy_combee.specifics import contains_rule, content_words, polarity_words, 
 
 ALIKE = 0.5
 """The share of meaningful words in common from which two lessons speak of the same thing."""
-MOST_PARTNERS = 3
-"""A lesson that differs from more others in one particular is a line of a table ("parcels marked K7 go to gate 3"): of
-these many have the same outcome under another condition, which by its shape is no different from a contradiction."""
+MOST_OF_ONE_OUTCOME = 3
+"""Of a lesson with more such partners these are lines of a table ("parcels marked K7 go to gate 3"): the same outcome under
+another condition. Fewer are shown all the same, since an outcome may also be said before its condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,23 @@ class Conflict:
     second: int
 
 
-def find_conflicts(
-    texts: Sequence[str], *, alike: float = ALIKE, most_partners: int = MOST_PARTNERS
-) -> tuple[Conflict, ...]:
+def find_conflicts(texts: Sequence[str]) -> tuple[Conflict, ...]:
+    """Return the pairs of texts that may contradict each other, without those of a table's lines.
+
+    Args:
+        texts: The lessons.
+
+    Returns:
+        Pairs in order of the first, then the second position.
+    """
+    suspects = suspected_pairs(texts)
+    same_outcome = {one for one in suspects if _differ_before_what_they_share(texts[one.first], texts[one.second])}
+    partners = Counter(position for one in same_outcome for position in (one.first, one.second))
+    lines = {one for one in same_outcome if max(partners[one.first], partners[one.second]) > MOST_OF_ONE_OUTCOME}
+    return tuple(one for one in suspects if one not in lines)
+
+
+def suspected_pairs(texts: Sequence[str], *, alike: float = ALIKE) -> tuple[Conflict, ...]:
     """Return the pairs of texts that share most of their words but differ in a negation or in one particular.
 
     "Returns over $50: code A1" and "returns over $50: code B2" are a pair. Texts that differ in more ("code A1 for late
@@ -40,19 +54,16 @@ def find_conflicts(
     Args:
         texts: The lessons.
         alike: The share of meaningful words in common from which two texts are compared, 0 to 1.
-        most_partners: Pairs of a text that would have more of them are left out.
 
     Returns:
         Pairs in order of the first, then the second position.
     """
-    found = [
+    found = (
         Conflict(min(pair), max(pair))
         for pair in _pairs_alike([content_words(text) for text in texts], alike)
         if _contradict(texts[min(pair)], texts[max(pair)])
-    ]
-    partners = Counter(position for conflict in found for position in (conflict.first, conflict.second))
-    kept = (one for one in found if max(partners[one.first], partners[one.second]) <= most_partners)
-    return tuple(sorted(kept, key=lambda conflict: (conflict.first, conflict.second)))
+    )
+    return tuple(sorted(found, key=lambda conflict: (conflict.first, conflict.second)))
 
 
 def _pairs_alike(words: Sequence[frozenset[str]], alike: float) -> Iterator[tuple[int, int]]:
@@ -125,6 +136,23 @@ def _contradict(one: str, other: str) -> bool:
             bool(ours & theirs) or _words_without(one, ours) == _words_without(other, theirs)
         )
     return differs and not contains_rule(one, other) and not contains_rule(other, one)
+
+
+def _differ_before_what_they_share(one: str, other: str) -> bool:
+    """Whether the one particular in which two texts differ stands, in both, before all that they have in common."""
+    ours, theirs = _particulars(one), _particulars(other)
+    shared = ours & theirs
+    if not shared or ours == theirs:
+        return False
+    return all(
+        _last_position(token, text) < min(_last_position(common, text) for common in shared)
+        for text, own in ((one, ours), (other, theirs))
+        for token in own - shared
+    )
+
+
+def _last_position(token: str, text: str) -> int:
+    return text.casefold().rfind(token.casefold())
 
 
 @lru_cache(maxsize=65536)

@@ -3,7 +3,7 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dspy_combee.conflicts import Conflict, find_conflicts
+from dspy_combee.conflicts import Conflict, find_conflicts, suspected_pairs
 
 
 def test_another_code_for_the_same_case_is_a_conflict():
@@ -31,6 +31,11 @@ def test_lines_of_a_table_are_no_conflicts_and_a_pair_beside_them_is():
     assert find_conflicts([*table, *pair]) == (Conflict(20, 21),)
 
 
+def test_however_many_outcomes_of_one_case_contradict_each_other():
+    texts = [f"Late goods from France get L-{number}." for number in range(6)]
+    assert len(find_conflicts(texts)) == 15
+
+
 RULES = st.lists(
     st.sampled_from(["late", "goods", "from", "France", "not", "L-9", "L-8", "40", "red", "get"]), min_size=1
 )
@@ -39,5 +44,5 @@ RULES = st.lists(
 @given(st.lists(RULES.map(" ".join), max_size=12), st.sampled_from([0.2, 0.5, 0.8, 1.0]))
 def test_a_pair_is_found_among_many_texts_exactly_when_it_is_found_alone(texts, alike):
     pairs = combinations(enumerate(texts), 2)
-    alone = [Conflict(i, j) for (i, one), (j, other) in pairs if find_conflicts([one, other], alike=alike)]
-    assert list(find_conflicts(texts, alike=alike, most_partners=len(texts))) == alone
+    alone = [Conflict(i, j) for (i, one), (j, other) in pairs if suspected_pairs([one, other], alike=alike)]
+    assert list(suspected_pairs(texts, alike=alike)) == alone
