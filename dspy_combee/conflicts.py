@@ -17,8 +17,8 @@ from dspy_combee.specifics import contains_rule, content_words, polarity_words, 
 ALIKE = 0.5
 """The share of meaningful words in common from which two lessons speak of the same thing."""
 MOST_OF_ONE_OUTCOME = 3
-"""Of a lesson with more such partners these are lines of a table ("parcels marked K7 go to gate 3"): the same outcome under
-another condition. Fewer are shown all the same, since an outcome may also be said before its condition."""
+"""Of a lesson with more such partners these are lines of a table ("parcels marked K7 go to gate 3"): the same outcome
+under another condition. Fewer are shown all the same, since an outcome may also be said before its condition."""
 
 
 @dataclass(frozen=True, slots=True)

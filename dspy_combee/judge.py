@@ -14,7 +14,7 @@ import dspy
 from pydantic import BaseModel, Field
 
 from dspy_combee.provenance import RecordSource
-from dspy_combee.replies import refuse_cut_reply
+from dspy_combee.replies import refuse_cut_prediction
 from dspy_combee.runtime.execution.base import Executor
 from dspy_combee.runtime.execution.threads import ThreadExecutor, default_num_workers
 from dspy_combee.runtime.retry import RetryPolicy, call_with_retry
@@ -116,7 +116,7 @@ def _ask(lessons: str, group: Sequence[tuple[str, str]], lm: Any) -> list[Verdic
     predict = dspy.Predict(JudgeLessons)
     with dspy.context(lm=lm, trace=None):
         reply = predict(lessons=lessons, reflections="\n\n".join(f"[{rid}]\n{text}" for rid, text in group))
-    refuse_cut_reply(predict.history[-1] if predict.history else None)
+    refuse_cut_prediction(predict)
     return list(reply.verdicts)
 
 

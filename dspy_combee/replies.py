@@ -102,6 +102,19 @@ def without_reasoning(text: str) -> str:
     return cleaned
 
 
+def refuse_cut_prediction(predictor: Any) -> None:
+    """Refuse the last reply that a predictor got when the model did not finish it.
+
+    Args:
+        predictor: One that nothing else has called since; one without a history proves nothing and passes.
+
+    Raises:
+        ReflectionError: As `refuse_cut_reply` does.
+    """
+    history = getattr(predictor, "history", None)
+    refuse_cut_reply(history[-1] if history else None)
+
+
 def refuse_cut_reply(history_entry: dict[str, Any] | None) -> None:
     """Refuse a reply that the model did not finish, going by DSPy's history entry of the call.
 

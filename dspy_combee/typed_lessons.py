@@ -14,7 +14,7 @@ from typing import Any, cast
 import dspy
 
 from dspy_combee.lessons import Lesson, one_line
-from dspy_combee.replies import recover_lists, refuse_cut_reply
+from dspy_combee.replies import recover_lists, refuse_cut_prediction
 from dspy_combee.rule_sentences import rule_sentences
 
 
@@ -30,7 +30,7 @@ def _system_message(signature: type[dspy.Signature]) -> str:
     return dspy.JSONAdapter().format_system_message(signature)
 
 
-def ask_for_lists(signature: type[dspy.Signature], **inputs: str) -> dict[str, Any]:
+def ask_for_lists(signature: type[dspy.Signature], **inputs: str) -> dict[str, list[Any]]:
     """Make one call and return the list of each output field.
 
     Where some items are of another shape, all are returned as the JSON reply has them, so that the good ones are not
@@ -48,7 +48,7 @@ def ask_for_lists(signature: type[dspy.Signature], **inputs: str) -> dict[str, A
         found = {name: getattr(reply, name) for name in signature.output_fields}
     except AdapterParseError as error:
         found = recover_lists(error.lm_response, list(signature.output_fields))
-    refuse_cut_reply(predictor.history[-1] if predictor.history else None)
+    refuse_cut_prediction(predictor)
     return found
 
 

@@ -16,7 +16,7 @@ import dspy
 from dspy.utils.exceptions import AdapterParseError
 
 from dspy_combee.errors import ReflectionError
-from dspy_combee.replies import refuse_cut_reply
+from dspy_combee.replies import refuse_cut_prediction
 from dspy_evocue.call_sites import CallSite
 from dspy_evocue.proposal_checks import (
     MAX_TEXT_CHARS,
@@ -228,7 +228,7 @@ class _CountedCalls:
         self.made += 1
         reply = predict(**inputs)
         # DSPy repairs JSON that stops in the middle, and half an instruction may say the opposite of the whole.
-        refuse_cut_reply(predict.history[-1] if predict.history else None)
+        refuse_cut_prediction(predict)
         return reply
 
 

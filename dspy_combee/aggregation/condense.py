@@ -11,7 +11,7 @@ import dspy
 
 from dspy_combee.aggregation.base import AggregationJob
 from dspy_combee.learners.base import Entry, Reflection, TextUpdate
-from dspy_combee.replies import refuse_cut_reply, usable_text
+from dspy_combee.replies import refuse_cut_prediction, usable_text
 
 
 class SummarizeReflections(dspy.Signature):
@@ -34,7 +34,7 @@ def summarize(reflections: Sequence[Reflection]) -> TextUpdate:
     predict = dspy.Predict(SummarizeReflections)
     with dspy.context(trace=None):
         reply = predict(reflections="\n\n".join(headed(reflection) for reflection in reflections))
-    refuse_cut_reply(predict.history[-1] if predict.history else None)
+    refuse_cut_prediction(predict)
     record_ids = tuple(dict.fromkeys(rid for reflection in reflections for rid in reflection.record_ids))
     return TextUpdate((Entry(usable_text(reply.summary), record_ids),))
 

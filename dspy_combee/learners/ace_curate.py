@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,7 +36,7 @@ from dspy_combee.playbook import (
     Vote,
 )
 from dspy_combee.playbook.entries import DEFAULT_SECTION, joined_ids
-from dspy_combee.replies import refuse_cut_reply, usable_text
+from dspy_combee.replies import refuse_cut_prediction, usable_text
 from dspy_combee.rule_sentences import repeated_advice
 from dspy_combee.specifics import contains_rule, lost_specifics, polarity_words, specific_tokens
 from dspy_combee.truncation import cut_middle
@@ -153,7 +153,7 @@ class PlaybookCurate:
         return replace(joined, operations=(*as_additions(applied.lessons), *others))
 
 
-def ask(signature: type[dspy.Signature], *, check: Callable[[Any], None] = refuse_cut_reply, **inputs: Any) -> Any:
+def ask(signature: type[dspy.Signature], **inputs: Any) -> Any:
     """Make one call to `dspy.settings.lm` and return its prediction, unless the reply was cut off.
 
     Raises:
@@ -168,7 +168,7 @@ def ask(signature: type[dspy.Signature], *, check: Callable[[Any], None] = refus
             reply = predict(**inputs)
     except AdapterParseError as error:
         raise ReflectionError(f"the reply cannot be parsed: {cut_middle(str(error), MAX_ERROR_CHARS)}") from error
-    check(predict.history[-1] if predict.history else None)
+    refuse_cut_prediction(predict)
     return reply
 
 

@@ -29,7 +29,7 @@ from dspy_combee.lessons import (
     merge_in_code,
 )
 from dspy_combee.records import render_value
-from dspy_combee.replies import recover_instruction, refuse_cut_reply, usable_instruction, usable_text
+from dspy_combee.replies import recover_instruction, refuse_cut_prediction, usable_instruction, usable_text
 from dspy_combee.signatures import CombineInstructions, ExtractLessons, ReviseContradictingLessons, ReviseLessons
 from dspy_combee.typed_lessons import ask_for_lists, cut_to_rules, read_lessons
 
@@ -176,13 +176,13 @@ def propose_once(
             candidate=dict(candidate), reflective_dataset={component: list(records)}, components_to_update=[component]
         )
     except AdapterParseError as error:
-        refuse_cut_reply(_last_entry(getattr(own, "propose", None)))
+        refuse_cut_prediction(getattr(own, "propose", None))
         return recover_instruction(error.lm_response)
     except ValueError as error:
         raise ReflectionError(f"the proposal for {component!r} cannot be used: {error}") from error
     if not isinstance(texts, Mapping) or component not in texts:
         raise ReflectionError(f"the instruction proposer returned no text for {component!r}")
-    refuse_cut_reply(_last_entry(getattr(own, "propose", None)))
+    refuse_cut_prediction(getattr(own, "propose", None))
     return usable_text(texts[component])
 
 
@@ -195,9 +195,9 @@ def _ask(signature: type[dspy.Signature], field: str, **inputs: str) -> str:
         with dspy.context(adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)):
             reply = getattr(predictor(**inputs), field)
     except AdapterParseError as error:
-        refuse_cut_reply(_last_entry(predictor))
+        refuse_cut_prediction(predictor)
         reply = recover_instruction(error.lm_response, field)
-    refuse_cut_reply(_last_entry(predictor))
+    refuse_cut_prediction(predictor)
     return usable_text(reply)
 
 
@@ -217,8 +217,3 @@ def _case(reflection: Reflection) -> str:
     """Return what a record says of its own case: everything but the feedback."""
     record = reflection.details if isinstance(reflection.details, Mapping) else {}
     return " ".join(render_value(value) for key, value in record.items() if key != "Feedback")
-
-
-def _last_entry(predictor: Any) -> dict[str, Any] | None:
-    history = getattr(predictor, "history", None)
-    return history[-1] if history else None

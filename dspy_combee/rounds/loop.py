@@ -186,11 +186,12 @@ class _Run:
         self.failures = FailureWatch(state["failed_rounds"], last_error=state["last_error"])
         for record in self.rounds:
             self.policy_state = observe_round(self.policy, self.policy_state, record)
+        spent = self.meter.spend
         logger.info(
             "Resumed after round %d: %d LM calls and %d metric calls were spent already",
             len(self.rounds),
-            self.meter.spend.lm_calls,
-            self.meter.spend.metric_calls,
+            spent.lm_calls,
+            spent.metric_calls,
         )
 
     def until_stopped(self) -> tuple[StopReason, str]:
