@@ -1,9 +1,6 @@
 """What goes wrong with models, metrics, data, budgets and users: nothing paid for is lost, nothing is a silent zero."""
 
 import logging
-import os
-import signal
-import threading
 from dataclasses import replace
 
 import dspy
@@ -268,101 +265,6 @@ def test_an_outage_of_one_arm_leaves_the_pair_missing_on_both_sides(bed):
     assert missing
     assert all((trial.before, trial.after) == (None, None) for trial in missing)
     assert "missing" in result.rounds[0].confirmation.decision.reason or "unresolved" in result.explain()
-
-
-@pytest.mark.parametrize("at_call", [1, 4, 12, 20])
-def test_an_interrupt_keeps_the_program_so_far_and_starts_nothing_more(bed, at_call):
-    interrupted = threading.Event()
-    after = []
-
-    def interrupting(prompt, number):
-        if number == at_call:
-            interrupted.set()
-            raise KeyboardInterrupt
-        if interrupted.is_set():
-            after.append(number)
-        return bed.answer(prompt)
-
-    optimizer = bed.optimizer()
-    with pytest.raises(KeyboardInterrupt):
-        bed.compile(optimizer, lm=bed.task_lm(interrupting))
-    result = optimizer.last_result
-    assert result.stop_reason == "interrupted"
-    assert result.best_program.evocue.edits == ()
-    # Calls that four threads had in flight may still end; a trial has two arms.
-    assert len(after) <= 2 * 4
-
-
-class AskTwice(dspy.Module):
-    """An agent that has more to ask when it is interrupted."""
-
-    def __init__(self):
-        super().__init__()
-        self.ask = dspy.Predict("question -> answer")
-        self.check = dspy.Predict("question -> answer")
-
-    def forward(self, question):
-        answer = self.ask(question=question)
-        self.check(question=question)
-        return answer
-
-
-@pytest.mark.parametrize("first_call", [1, 9])
-def test_no_call_starts_after_ctrl_c_while_workers_are_busy(bed, tmp_path, first_call):
-    """Press it while four workers wait for their model: no run goes on to its next call."""
-    busy, go_on, heard, lock, started = threading.Event(), threading.Event(), threading.Event(), threading.Lock(), []
-
-    def wait_at(prompt, number):
-        with lock:
-            started.append(number)
-            waiting = sum(one >= first_call for one in started)
-        if number >= first_call:
-            if waiting >= 4:
-                busy.set()
-            go_on.wait(60)
-        return bed.answer(prompt)
-
-    def hear(number, frame):
-        heard.set()
-        raise KeyboardInterrupt
-
-    def press():
-        busy.wait(60)
-        os.kill(os.getpid(), signal.SIGINT)
-        heard.wait(60)  # a signal is handled when the main thread runs again
-        with lock:
-            at_interrupt.append(len(started))
-        go_on.set()
-
-    at_interrupt = []
-    optimizer = bed.optimizer(log_dir=tmp_path)
-    presser = threading.Thread(target=press)
-    before = signal.signal(signal.SIGINT, hear)
-    try:
-        presser.start()
-        with pytest.raises(KeyboardInterrupt):
-            bed.compile(optimizer, program=AskTwice(), lm=bed.task_lm(wait_at))
-        presser.join()
-        assert signal.getsignal(signal.SIGINT) is hear
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert optimizer.last_result.stop_reason == "interrupted"
-    assert len(started) == at_interrupt[0]
-    again = bed.optimizer(log_dir=tmp_path)
-    bed.compile(again, program=AskTwice())
-    assert again.last_result.stop_reason == "perfect"
-
-
-def test_an_interrupt_in_the_reflection_model_can_return_the_program(bed):
-    def interrupting(prompt, number):
-        if "untested_evidence" in prompt:
-            raise KeyboardInterrupt
-
-    optimizer = bed.optimizer(adviser=bed.adviser(reply=interrupting), on_interrupt="return")
-    program, _ = bed.compile(optimizer)
-    assert program is optimizer.last_result.best_program
-    assert optimizer.last_result.stop_reason == "interrupted"
-    assert len(optimizer.last_result.rounds) == 1
 
 
 @pytest.mark.parametrize("reply", ["", "   ", "<think>what", '{"candidates": [{"text": "cut of', "x" * 5000])

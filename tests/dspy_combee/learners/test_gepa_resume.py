@@ -4,15 +4,14 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import dspy
 import pytest
+from interrupted import PressedWhileBusy
 
 from dspy_combee.errors import ResumeMismatchError, RunLogError
 from dspy_combee.learners.gepa_state import STATE_FILE, load_candidates
@@ -262,47 +261,12 @@ def test_an_interrupt_before_the_seed_is_scored_leaves_the_student(make_world, m
 @pytest.mark.parametrize("first_call", [1, 5, 6])
 def test_no_call_starts_after_ctrl_c_while_workers_are_busy(make_world, make_scripts, first_call):
     """Press it while four workers wait for their model: at the seed's validation, or in the first batch."""
-    busy, go_on, heard, lock, started = threading.Event(), threading.Event(), threading.Event(), threading.Lock(), []
-    reply = make_scripts(None, 0)["task"]
-
-    def wait_at(prompt, number):
-        with lock:
-            started.append(number)
-            waiting = len([one for one in started if one >= first_call])
-        if number >= first_call:
-            if waiting >= 4:
-                busy.set()
-            go_on.wait(60)
-        return reply(prompt, number)
-
-    world = make_world(task=wait_at)
+    pressed = PressedWhileBusy(make_scripts(None, 0)["task"], first_call)
+    world = make_world(task=pressed)
     optimizer = world.combee(batch_size=8, gepa={"num_threads": 4})
-
-    def hear(number, frame):
-        heard.set()
-        raise KeyboardInterrupt
-
-    def press():
-        busy.wait(60)
-        os.kill(os.getpid(), signal.SIGINT)
-        heard.wait(60)  # a signal is handled when the main thread runs again
-        with lock:
-            at_interrupt.append(len(started))
-        go_on.set()
-
-    at_interrupt = []
-    presser = threading.Thread(target=press)
-    before = signal.signal(signal.SIGINT, hear)
-    try:
-        presser.start()
-        with pytest.raises(KeyboardInterrupt):
-            world.compile(optimizer)
-        presser.join()
-        assert signal.getsignal(signal.SIGINT) is hear
-    finally:
-        signal.signal(signal.SIGINT, before)
+    pressed.during(lambda: world.compile(optimizer))
     assert optimizer.last_result.stop_reason == "interrupted"
-    assert len(started) == at_interrupt[0]
+    assert len(pressed.started) == pressed.at_interrupt
 
 
 def test_a_cancelled_call_of_a_tool_is_no_interrupt(make_world, make_scripts):
