@@ -8,6 +8,7 @@ from typing import Any
 from dspy_combee.truncation import cut_middle
 
 IMAGE_PLACEHOLDER = "[image]"
+_MEDIA = ("Image", "Audio", "File")
 
 
 def render_record(record_id: str, record: Mapping[str, Any], *, max_chars: int | None = None) -> str:
@@ -41,7 +42,7 @@ def render_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(render_value(item) for item in value)
     kind = type(value).__name__
-    if kind in ("Image", "Audio", "File"):
+    if kind in _MEDIA:
         return IMAGE_PLACEHOLDER if kind == "Image" else f"[{kind.lower()}]"
     if kind == "History":
         return " | ".join(render_value(message) for message in value.messages)
@@ -49,6 +50,15 @@ def render_value(value: Any) -> str:
         return str(value)
     except Exception:  # noqa: BLE001 - whatever a user's own class raises, its record has more to say
         return f"[{kind}]"
+
+
+def holds_media(value: Any) -> bool:
+    """Whether a value is or holds one that `render_value` shows in another way than its own text."""
+    if isinstance(value, Mapping):
+        return any(map(holds_media, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(holds_media, value))
+    return type(value).__name__ in (*_MEDIA, "History")
 
 
 def shorten_record(record: Mapping[str, Any], max_chars: int) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from dspy_combee.records import render_value
+from dspy_combee.records import holds_media, render_value
 
 MAX_STEP_CHARS = 1200
 """How much of one step is shown, unless asked for otherwise."""
@@ -116,15 +116,7 @@ def shown_value(value: object) -> str:
 
     As text of its own an image is its whole data, which DSPy would send to the reflection model as an image again.
     """
-    return render_value(value) if _holds_media(value) else str(value)
-
-
-def _holds_media(value: object) -> bool:
-    if isinstance(value, Mapping):
-        return any(map(_holds_media, value.values()))
-    if isinstance(value, list | tuple):
-        return any(map(_holds_media, value))
-    return type(value).__name__ in ("Image", "Audio", "File", "History")
+    return render_value(value) if holds_media(value) else str(value)
 
 
 def is_only_a_task(text: str, values: Collection[str]) -> bool:

@@ -1,19 +1,12 @@
 """The figure of context overload: every aggregation by name, resumable, a failing model ends one cell only."""
 
-import importlib.util
 import json
 import re
-import sys
-from pathlib import Path
 
+import combee_overload as overload
 import pytest
 
 from dspy_combee.testing import asks_for_lessons, lessons_reply, scripted_lm
-
-_PATH = Path(__file__).parents[2] / "benchmarks" / "combee_overload.py"
-_SPEC = importlib.util.spec_from_file_location("combee_overload", _PATH)
-overload = sys.modules["combee_overload"] = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(overload)
 
 _RULE = re.compile(r"When [^.]*, the code is [A-Z]-\d\d\.")
 

@@ -1,17 +1,13 @@
 """A third party's episodes and checker: the lesson must be read late, and every way to restore agrees on it."""
 
-import importlib.util
-from pathlib import Path
+import importlib
 
 import dspy
 import pytest
 
 pytest.importorskip("bfcl_eval", reason="pip install --no-deps bfcl-eval==2026.3.23 mpmath==1.3.0")
 
-_PATH = Path(__file__).parents[2] / "benchmarks" / "evocue_vehicle.py"
-_SPEC = importlib.util.spec_from_file_location("evocue_vehicle", _PATH)
-vehicle = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(vehicle)
+vehicle = importlib.import_module("evocue_vehicle")
 
 NUMBERS = (52, 53, 64, 76)
 """52 is the one whose engine is started at the first step."""
