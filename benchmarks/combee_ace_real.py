@@ -16,15 +16,7 @@ import dspy
 
 from dspy_combee import ACE, Combee, Playbook, resolve_lm
 from dspy_combee.demo import ROUTING_RULES, keeps_rule, load_messages, routing_metric, routing_program
-from dspy_combee.runtime.execution.threads import ThreadExecutor
-
-
-def right_answers(program: dspy.Module, examples: list[dspy.Example], threads: int) -> int:
-    """Return how many examples the program answers rightly."""
-    outcomes = ThreadExecutor(threads).run(
-        lambda example: routing_metric(example, program(**example.inputs())).score, examples
-    )
-    return sum(outcome.value == 1.0 for outcome in outcomes)
+from dspy_combee.demo.tour import held_out_score
 
 
 def main() -> None:
@@ -48,23 +40,21 @@ def main() -> None:
         progress=False,
     )
     with dspy.context(lm=lm):
-        before = right_answers(program, test, arguments.threads)
+        before = held_out_score(program, test, arguments.threads, "before")
         began = time.monotonic()
         taught = optimizer.compile(program, trainset=train)
         seconds = time.monotonic() - began
-        after = right_answers(taught, test, arguments.threads)
+        after = held_out_score(taught, test, arguments.threads, "after")
     result = optimizer.last_result
     assert result is not None
     book, spend = Playbook.from_program(taught), result.spend
     kept = sum(any(keeps_rule(entry.text, rule) for entry in book.entries) for rule in ROUTING_RULES)
     print(book.render(), "\n")
-    print(
-        "| batch | aggregation | entries | rules kept | held out before | after | calls | tokens in | out | seconds |"
-    )
-    print("| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    print("| batch | aggregation | entries | rules kept | held out before | after | calls | tokens in, out | seconds |")
+    print("| ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     print(
         f"| {arguments.batch} | {arguments.aggregation} | {len(book)} | {kept} of {len(ROUTING_RULES)} "
-        f"| {before} of {len(test)} | {after} of {len(test)} "
+        f"| {before.right} of {before.total} | {after.right} of {after.total} "
         f"| {spend.lm_calls} | {spend.input_tokens:,}, {spend.output_tokens:,} | {seconds:.0f} |"
     )
 

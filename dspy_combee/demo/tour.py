@@ -13,6 +13,7 @@ import dspy
 from dspy_combee.batch_size import DEFAULT_CANDIDATES, BatchSizeController
 from dspy_combee.combee import Combee
 from dspy_combee.demo.messages import load_messages, routing_metric, routing_program
+from dspy_combee.errors import LMUnavailableError
 from dspy_combee.report.result import CombeeResult
 from dspy_combee.runtime.budget import Spend
 from dspy_combee.runtime.execution.threads import ThreadExecutor
@@ -66,7 +67,7 @@ def run_tour(task_lm: dspy.LM, reflection_lm: dspy.LM, options: TourOptions, wri
     with dspy.context(lm=task_lm):
         write(f"{len(train)} train, {len(val)} validation, {len(test)} held-out messages; for example:")
         write(f"  {train[0].message!r} -> {train[0].code}")
-        before = _score(program, test, options.num_threads, "score before")
+        before = held_out_score(program, test, options.num_threads, "score before")
         write(f"Before: {before}\n")
         optimizer = Combee(
             _gepa(reflection_lm, options),
@@ -81,7 +82,7 @@ def run_tour(task_lm: dspy.LM, reflection_lm: dspy.LM, options: TourOptions, wri
         result = optimizer.last_result
         assert result is not None
         _write_result(result, write)
-        after = _score(compiled, test, options.num_threads, "score after")
+        after = held_out_score(compiled, test, options.num_threads, "score after")
         write(f"Before: {before}\nAfter:  {after}\n")
         _compare_with_gepa(reflection_lm, options, program, result, write)
     return result
@@ -118,19 +119,28 @@ def _bounds(optimizer: Combee, program: dspy.Module, train: list[dspy.Example], 
     return f"{bounds.metric_calls} rollouts, batches of up to {bounds.largest_batch} messages\n"
 
 
-def _score(program: dspy.Module, examples: Sequence[dspy.Example], num_threads: int, label: str) -> HeldOut:
+def held_out_score(program: dspy.Module, examples: Sequence[dspy.Example], num_threads: int, label: str) -> HeldOut:
+    """Count the right answers; a reply that cannot be read is a wrong one, and a model that fails is none at all.
+
+    Raises:
+        LMUnavailableError: The model failed.
+    """
     from tqdm import tqdm
 
     with tqdm(total=len(examples), desc=label, unit="message", leave=False) as bar:
         outcomes = ThreadExecutor(num_threads).run(
             lambda example: routing_metric(example, program(**example.inputs())).score,
             examples,
-            on_done=lambda outcome: _advance(bar),
+            on_done=lambda outcome: _advance(bar, outcome.error),
         )
     return HeldOut(sum(outcome.value == 1.0 for outcome in outcomes), len(outcomes))
 
 
-def _advance(bar: Any) -> None:
+def _advance(bar: Any, error: Exception | None) -> None:
+    from dspy.utils.exceptions import AdapterParseError
+
+    if error is not None and not isinstance(error, AdapterParseError):
+        raise LMUnavailableError(f"the model cannot be asked: {error}") from error
     bar.update()
 
 
@@ -176,7 +186,7 @@ def _compare_with_gepa(
         plain = gepa.compile(program, trainset=train, valset=val)
     seconds = time.monotonic() - began
     if options.score_gepa:
-        write(f"  {_score(plain, test, options.num_threads, 'score of plain GEPA')}")
+        write(f"  {held_out_score(plain, test, options.num_threads, 'score of plain GEPA')}")
     read = sum(item.batch_size for item in result.rounds)
     pace = seconds / (3 * rounds)
     write(f"  It read {3 * rounds} examples in {seconds:.0f} s.")

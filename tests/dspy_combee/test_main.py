@@ -55,3 +55,11 @@ def test_model_that_cannot_be_reached_ends_the_demo_with_a_clear_error(tmp_path)
     assert tour.returncode == 2
     assert "local/default" in tour.stderr
     assert "Traceback" not in tour.stderr
+
+
+def test_a_model_that_fails_is_an_error_in_a_line_and_no_score_of_zero(tmp_path):
+    tour = run_demo("--lm", "nosuch/model", tmp_path=tmp_path)
+    assert tour.returncode == 1
+    assert "Before:" not in tour.stdout
+    assert "LMUnavailableError: the model cannot be asked: [nosuch/model]" in tour.stderr
+    assert "Traceback" not in tour.stderr
